@@ -21,7 +21,7 @@ use convey_doctor::balancer::{
 use convey_doctor::{Diagnosis, Examination, SkippedCheck, as_json, as_text, dsr_path, server, statistics};
 use convey_model::{
     BackendConfig, DsrKind, Endpoint, FrontendConfig, HealthCheck, HttpCheck, HttpVersion, Listen, Mode,
-    PathEnds, ProbeKind, Protocol,
+    PathEnds, ProbeKind, Protocol, ServerConfig, UnixSocket,
 };
 use convey_proxy::BindError;
 use futures_util::future::join_all;
@@ -227,7 +227,10 @@ fn of_backend<'a>(config: &'a Config, backend: &'a BackendConfig) -> impl Iterat
         DsrKind::L3 => false,
     };
     let first_port = frontends.iter().flat_map(|one| &one.listen).map(|listen| listen.first().port()).next();
-    let servers = backend.servers.iter().filter(|server| server.settings.weight > 0);
+    // Doctor examines paths through networks, and no network leads to a unix socket.
+    let is_examined =
+        |server: &&ServerConfig| server.settings.weight > 0 && UnixSocket::of(server.addr).is_none();
+    let servers = backend.servers.iter().filter(is_examined);
     let listens: Vec<Listen> = frontends
         .iter()
         .filter(|frontend| frontend.protocol == Protocol::Tcp)

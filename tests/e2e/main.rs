@@ -93,6 +93,7 @@ mod trace;
 mod transfer;
 mod trusted_proxies;
 mod udp;
+mod unix_sockets;
 mod upgrade;
 
 use std::process::ExitCode;
@@ -188,6 +189,7 @@ fn main() -> ExitCode {
         transfer::tests(),
         trusted_proxies::tests(),
         udp::tests(),
+        unix_sockets::tests(),
         supervised::tests(),
         syslog::tests(),
         tasks::tests(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::style::Style;
 use super::{LoggedRequest, LoggedTls, Record};
+use convey_model::UnixSocket;
 
 macro_rules! fields {
     ($($variant:ident, $name:literal, $doc:literal;)+) => {
@@ -43,7 +44,7 @@ fields! {
     ListenPort, "listen_port", "The port that the client connected to.";
     Backend, "backend", "The backend's name.";
     Server, "server", "`backend/server`.";
-    ServerAddr, "server_addr", "The server's address and port.";
+    ServerAddr, "server_addr", "The server's address and port, or its unix socket.";
     BytesRx, "bytes_rx", "Bytes from the client.";
     BytesTx, "bytes_tx", "Bytes to the client.";
     QueueMs, "queue_ms", "Milliseconds of waiting for a connection slot and a server.";
@@ -91,7 +92,10 @@ impl Field {
                 to.names(record.backend, server.name);
             }),
             Field::ServerAddr => {
-                optional(to, record.server, |to, server| to.with(|line| line.addr(server.addr)));
+                optional(to, record.server, |to, server| match UnixSocket::of(server.addr) {
+                    Some(socket) => to.word(socket.text().as_bytes()),
+                    None => to.with(|line| line.addr(server.addr)),
+                });
             }
             Field::BytesRx => optional(to, record.bytes_rx, |to, n| to.number(|line| line.number(n))),
             Field::BytesTx => optional(to, record.bytes_tx, |to, n| to.number(|line| line.number(n))),

@@ -8,7 +8,7 @@ use convey_explain::{ClientFlows, FlowQuestion, FoundFlow, rounded_seconds};
 use convey_forward::{ClientShare, Dispatch};
 use convey_model::{
     FlowAnswer, FlowGroup, FlowKey, FlowKind, FlowListing, FlowQuery, FlowsUnavailable, ListedFlow,
-    ListedFlowId,
+    ListedFlowId, server_text,
 };
 use convey_proxy::ProxyFlows;
 use tokio::sync::Semaphore;
@@ -136,7 +136,7 @@ pub(super) fn flow_list_report(answer: FlowAnswer, is_grouped: bool) -> FlowList
 pub(super) fn flow_report(flow: ListedFlow) -> FlowReport {
     let (backend, server, server_addr) = match flow.server {
         Some((backend, server, addr)) => {
-            (Some(backend.to_string()), Some(server.to_string()), Some(addr.to_string()))
+            (Some(backend.to_string()), Some(server.to_string()), Some(server_text(addr)))
         }
         None => (None, None, None),
     };

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::{Duration, SystemTime};
 
 use convey_api::{PreciseTime, TraceLine, TraceNames, TracedAction};
+use convey_model::server_text;
 use convey_snapshot::{Pool, Server, Snapshot};
 use convey_trace::{ConnectionStep, TraceEvent, TraceStep};
 
@@ -48,7 +49,7 @@ fn names(event: &TraceEvent, snapshot: &Snapshot, pool: Option<(&Pool, &Server)>
         vip: event.vip,
         backend: pool.map(|(pool, _)| pool.config.name.clone()),
         server,
-        server_addr: pool.map(|(_, server)| server.config.addr_for(port)),
+        server_addr: pool.map(|(_, server)| server_text(server.config.addr_for(port))),
     }
 }
 

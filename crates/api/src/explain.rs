@@ -33,10 +33,9 @@ pub struct Explanation {
     /// Name of the client's server.
     #[serde(deserialize_with = "nullable")]
     pub server: Option<String>,
-    /// Address of the client's server.
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    /// Address of the client's server, as `IP:PORT` or `unix:PATH`.
     #[serde(deserialize_with = "nullable")]
-    pub address: Option<SocketAddr>,
+    pub address: Option<String>,
     /// Condition that the answer depends on, besides the configuration and the health of servers.
     #[serde(deserialize_with = "nullable")]
     pub depends_on: Option<Dependence>,
@@ -96,10 +95,9 @@ pub struct ExplainedFlow {
     /// Backend and server; null while the flow has no server.
     #[serde(deserialize_with = "nullable")]
     pub server: Option<String>,
-    /// Address of the server.
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    /// Address of the server, as `IP:PORT` or `unix:PATH`.
     #[serde(deserialize_with = "nullable")]
-    pub address: Option<SocketAddr>,
+    pub address: Option<String>,
     /// Source address and port that the server sees instead of the client's.
     #[cfg_attr(test, schemars(with = "Option<String>"))]
     #[serde(deserialize_with = "nullable")]

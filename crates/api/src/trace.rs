@@ -74,10 +74,9 @@ pub struct TraceNames {
     /// Name of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// Address of the server, as `IP:PORT`.
-    #[cfg_attr(test, schemars(with = "Option<String>"))]
+    /// Address of the server, as `IP:PORT` or `unix:PATH`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub server_addr: Option<SocketAddr>,
+    pub server_addr: Option<String>,
 }
 
 /// Kind of a trace event: `packet` is of packet modes, `request` of mode http, and the others are of

@@ -58,7 +58,7 @@ pub enum ServerCommand {
         /// Backend and name of the server
         #[arg(value_name = "BACKEND/SERVER", value_parser = server)]
         server: Target,
-        /// Address of the server: IP:PORT, or NAME:PORT in proxy mode
+        /// Address of the server: IP:PORT; in modes proxy and http also NAME:PORT or unix:/PATH
         #[arg(value_name = "ADDR", value_parser = server_addr)]
         addr: String,
         /// Share of new connections, relative to the other servers

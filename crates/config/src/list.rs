@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn server_list_errors_are_reported_together_with_their_lines() {
-        let allowed = "allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+        let allowed = "allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, NAME:port, or unix:/PATH";
         assert_eq!(
             parsed("10.0.0.2:80\n  10.0.0.3 # no port\n10.0.0.4:80 weight=3\n").unwrap_err(),
             [

@@ -13,7 +13,10 @@ use toml::de::DeValue;
 
 use super::hint;
 use convey_http_core::{TextPattern, TextPatternFault, is_token};
-use convey_model::{BodyPattern, Listen, ListenError, Prefix, ServerAddr, is_of_one_machine, is_service};
+use convey_model::{
+    BodyPattern, Listen, ListenError, Prefix, ServerAddr, UnixSocket, UnixSocketError, is_of_one_machine,
+    is_service,
+};
 
 /// Maximum time that can be set, in seconds: one year.
 const MAX_SECONDS: u32 = 365 * 24 * 60 * 60;
@@ -166,6 +169,8 @@ pub(super) enum ServerAddress {
     Ip(SocketAddr),
     /// `NAME:port` or `NAME` with port 0; the name is in lower case.
     Name(String, u16),
+    /// `unix:/path` or `unix:@name`.
+    Unix(UnixSocket),
 }
 
 impl ServerAddress {
@@ -175,6 +180,7 @@ impl ServerAddress {
         match self {
             ServerAddress::Ip(addr) => addr.port() == 0,
             ServerAddress::Name(host, port) => *port == 0 && !is_service(host),
+            ServerAddress::Unix(_) => false,
         }
     }
 }
@@ -185,12 +191,14 @@ impl fmt::Display for ServerAddress {
             ServerAddress::Ip(addr) => ServerAddr(*addr).fmt(f),
             ServerAddress::Name(host, 0) => f.write_str(host),
             ServerAddress::Name(host, port) => write!(f, "{host}:{port}"),
+            ServerAddress::Unix(socket) => socket.fmt(f),
         }
     }
 }
 
 /// Allowed addresses of a server, for error messages.
-const SERVER_ADDRESS: &str = "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port";
+const SERVER_ADDRESS: &str =
+    "IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, NAME:port, or unix:/PATH";
 
 /// Parses the address of a server: an IP address or a host name. Without a port, connections keep
 /// the port that the client connected to.
@@ -215,6 +223,9 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
     const ALLOWED: &str = SERVER_ADDRESS;
     let refuse = |why: &str| Err(format!("{why}, found {}; allowed: {ALLOWED}", found(value)));
     let text = value.as_str().unwrap_or_default();
+    if let Some(parsed) = unix_socket(text) {
+        return parsed.map(ServerAddress::Unix).or_else(|why| refuse(&why));
+    }
     if is_service(text) && is_host_name(text) {
         return Ok(ServerAddress::Name(text.to_ascii_lowercase(), 0));
     }
@@ -231,6 +242,23 @@ pub(super) fn server_with_port(value: &DeValue<'_>) -> Result<ServerAddress, Str
         };
     }
     one_machine(socket_address(value, ALLOWED)?, value).map(ServerAddress::Ip)
+}
+
+/// Parses a unix socket; `None` if the text is meant as another address. The error is the beginning
+/// of a sentence.
+fn unix_socket(text: &str) -> Option<Result<UnixSocket, String>> {
+    // Notations of HAProxy, and a path alone.
+    let other = text.strip_prefix("unix@").or_else(|| text.starts_with('/').then_some(text));
+    if let Some(path) = other {
+        return Some(Err(format!("write a unix socket as \"unix:{path}\"")));
+    }
+    if let Some(name) = text.strip_prefix("abns@").or_else(|| text.strip_prefix("abnsz@")) {
+        return Some(Err(format!("write an abstract unix socket as \"unix:@{name}\"")));
+    }
+    // `unix:80` is the port of a host that is named `unix`.
+    let is_port = |rest: &str| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit());
+    text.strip_prefix("unix:").filter(|rest| !is_port(rest))?;
+    Some(text.parse().map_err(|why: UnixSocketError| why.to_string()))
 }
 
 fn one_machine(addr: SocketAddr, value: &DeValue<'_>) -> Result<SocketAddr, String> {

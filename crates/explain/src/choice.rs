@@ -1,7 +1,7 @@
 //! Explains the choice of a server: algorithm, hash, position in the table. Pure.
 
 use convey_balance::{Foreseen, Step};
-use convey_model::{HashOn, Protocol, RouteAction};
+use convey_model::{HashOn, Protocol, RouteAction, server_text};
 use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool};
 
@@ -185,7 +185,10 @@ pub(super) fn note_path(place: &AskedPlace, server: Option<usize>, steps: &mut S
     };
     steps.note(
         "way",
-        format!("{verb} {at}{source}{header}; if the server does not answer, convey tries another"),
+        format!(
+            "{verb} {}{source}{header}; if the server does not answer, convey tries another",
+            server_text(at)
+        ),
     );
 }
 

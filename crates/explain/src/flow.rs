@@ -9,7 +9,7 @@ use convey_dataplane::PacketFlow;
 use convey_forward::FlowInfo;
 use convey_model::{
     ClientFilter, FlowAnswer, FlowFilter, FlowGrouping, FlowKey, FlowQuery, FlowSort, FlowsUnavailable,
-    ListedFlow, Prefix,
+    ListedFlow, Prefix, server_text,
 };
 use convey_snapshot::Snapshot;
 use humantime::format_duration;
@@ -144,7 +144,7 @@ impl ClientFlows {
             state: state(found).into(),
             over: found.is_over(),
             server: server(listed),
-            address: listed.server.as_ref().map(|(.., addr)| *addr),
+            address: listed.server.as_ref().map(|(.., addr)| server_text(*addr)),
             snat: listed.snat,
             age_seconds: listed.activity.age.map(rounded_seconds),
             idle_seconds: listed.activity.idle.map(rounded_seconds),
@@ -230,7 +230,7 @@ pub(super) fn explain(
         verdict: ClientVerdict::Server,
         reason: None,
         server: Some(name.to_owned()),
-        address: listed.server.as_ref().map(|(.., addr)| *addr),
+        address: listed.server.as_ref().map(|(.., addr)| server_text(*addr)),
         depends_on: None,
         steps: steps.all,
         servers,

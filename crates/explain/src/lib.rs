@@ -31,7 +31,7 @@ pub use text::as_text;
 use convey_api::{ClientVerdict, Dependence, ExplainedStep, Explanation};
 use convey_forward::{ClientShare, Plan};
 use convey_http_core::ExchangePhase;
-use convey_model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp};
+use convey_model::{DropReason, FlowKey, FlowsUnavailable, Mode, Protocol, Timestamp, server_text};
 use convey_proxy::WorkersShared;
 use convey_snapshot::Snapshot;
 
@@ -190,7 +190,7 @@ fn of_new(sources: ExplainSources<'_>, place: &AskedPlace, mut steps: Steps) -> 
         verdict,
         reason: end.map(|end| end.reason.into()),
         server: index.map(|index| pool.servers[index].config.name.clone()),
-        address: index.map(|index| pool.servers[index].config.addr_for(place.vip.port())),
+        address: index.map(|index| server_text(pool.servers[index].config.addr_for(place.vip.port()))),
         depends_on: match end {
             None => choice.depends_on(),
             Some(end) => end.depends_on(config.mode),

@@ -34,7 +34,7 @@ fn headline(answer: &Explanation) -> String {
     let Explanation { client, frontend, vip, mode, protocol, backend, .. } = answer;
     let at = format!("{client} at frontend {frontend} ({vip}, {mode} {protocol})");
     let reason = answer.reason.as_deref().unwrap_or("?");
-    let address = answer.address.map_or_else(|| "?".to_owned(), |address| address.to_string());
+    let address = answer.address.as_deref().unwrap_or("?");
     let stays = answer.flow.as_ref().filter(|flow| !flow.over).and_then(|flow| flow.server.as_ref());
     if let Some(server) = stays {
         return format!("{at} has a flow with {server} at {address}");

@@ -65,6 +65,7 @@ mod timestamp;
 mod tls;
 mod total_requests;
 mod tunnel;
+mod unix_socket;
 
 pub use access::{Access, AccessFile, NetworkSet};
 pub use acme::{AcmeChallenge, AcmeConfig, ExternalAccount};
@@ -135,3 +136,4 @@ pub use timestamp::Timestamp;
 pub use tls::{Authorities, BackendTls, CertificatePair, ClientCa, FrontendTls, SecretBytes, TlsVersion};
 pub use total_requests::TotalRequests;
 pub use tunnel::{Encapsulation, Tunnel, TunnelConfig};
+pub use unix_socket::{MAX_UNIX_PATH, UnixSocket, UnixSocketError, server_text};

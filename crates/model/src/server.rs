@@ -3,12 +3,15 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use crate::UnixSocket;
+
 /// Server: a machine or process that answers clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Name, unique within the backend.
     pub name: String,
-    /// Address of the server. Port 0 means the port that the client connected to.
+    /// Address of the server. Port 0 means the port that the client connected to. The address of a
+    /// unix socket is [`UnixSocket::addr`](crate::UnixSocket::addr).
     pub addr: SocketAddr,
     /// Settings of the server.
     pub settings: ServerSettings,
@@ -84,7 +87,11 @@ pub fn is_service(host: &str) -> bool {
 
 impl fmt::Display for ServerAddr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.port() == 0 { self.0.ip().fmt(f) } else { self.0.fmt(f) }
+        match UnixSocket::of(self.0) {
+            Some(socket) => socket.fmt(f),
+            None if self.0.port() == 0 => self.0.ip().fmt(f),
+            None => self.0.fmt(f),
+        }
     }
 }
 

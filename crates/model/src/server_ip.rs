@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::unix_socket::is_reserved;
+
 /// Whether a single machine can have the address (RFC 6890). Returns false for mapped and
-/// compatible IPv6 addresses, because they are IPv4 addresses in another form.
+/// compatible IPv6 addresses, because they are IPv4 addresses in another form, and for addresses of
+/// the discard prefix, which identify unix sockets.
 pub fn is_of_one_machine(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => (1..224).contains(&ip.octets()[0]),
@@ -11,7 +14,7 @@ pub fn is_of_one_machine(ip: IpAddr) -> bool {
         IpAddr::V6(ip) => {
             let is_v4 = ip.to_ipv4().is_some();
             let is_v4_reachable = translated(ip).is_none_or(|v4| is_of_one_machine(v4.into()));
-            !is_v4 && !ip.is_multicast() && is_v4_reachable
+            !is_v4 && !is_reserved(ip) && !ip.is_multicast() && is_v4_reachable
         }
     }
 }
@@ -57,5 +60,6 @@ mod tests {
             assert!(!judged(ip).0, "{ip}");
         }
         assert!(!judged("255.255.255.255").0 && !judged("64:ff9b::").0 && !judged("0.0.0.1").0);
+        assert!(!judged("100::1").0 && judged("100:0:0:1::1").0);
     }
 }

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use super::own_sockets::OwnSocket;
 use super::session::TcpSession;
 use super::traced;
+use convey_model::ServerAddr;
 use convey_snapshot::stats::Counter;
 use convey_stream::{Leg, PollClock};
 use convey_trace::ConnectionStep;
@@ -60,8 +61,9 @@ impl TcpSession {
                 Err(error) => {
                     let (client, vip) = (self.client(), self.vip());
                     debug!(
-                        "{client} -> {vip}: cannot connect to server {} ({server}): {error}",
-                        permit.name()
+                        "{client} -> {vip}: cannot connect to server {} ({}): {error}",
+                        permit.name(),
+                        ServerAddr(server)
                     );
                     self.trace(id, traced::connect_failed(&error));
                     attempts.failed(&permit, &error, &self.context.shared.failures);

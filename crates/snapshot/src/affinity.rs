@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use convey_http_core::{RequestHead, cookies};
-use convey_model::{AffinityConfig, HashKey};
+use convey_model::{AffinityConfig, HashKey, server_text};
 use data_encoding::BASE64URL_NOPAD;
 use ring::hmac;
 
@@ -18,7 +18,8 @@ const CONTEXT: &[u8] = b"convey affinity ";
 
 /// Affinity cookies of a pool: the ids of its servers.
 ///
-/// An id is a keyed hash of the server's address and port (with `hash_key = "name"`, of its name).
+/// An id is a keyed hash of the server's address and port, or of its unix socket (with
+/// `hash_key = "name"`, of its name).
 /// It is the same on every node with the same key, and survives reloads, restarts, and other names
 /// of the server and its backend.
 pub(crate) struct AffinityTable {
@@ -41,7 +42,7 @@ impl AffinityTable {
         let id = |server: &Arc<Server>| {
             let identity = match by {
                 HashKey::Name => server.config.name.clone(),
-                HashKey::AddrPort | HashKey::Addr => server.config.addr.to_string(),
+                HashKey::AddrPort | HashKey::Addr => server_text(server.config.addr),
             };
             let tag = hmac::sign(&key, &[CONTEXT, identity.as_bytes()].concat());
             BASE64URL_NOPAD.encode(&tag.as_ref()[..ID_BYTES]).into_boxed_str()

@@ -11,7 +11,7 @@ use super::{Health, PoolLive, ServerLive};
 use crate::affinity::AffinityTable;
 use convey_balance::{self as balance, Balancer, FlowHash, Foreseen, Identity, Loads, Member};
 use convey_http_core::{FieldTrust, RequestHead};
-use convey_model::{self as model, AdminState, HashOn};
+use convey_model::{self as model, AdminState, HashKey, HashOn, UnixSocket};
 use convey_quic_cid::ServerId;
 use convey_tls::TlsConnector;
 
@@ -134,7 +134,7 @@ impl Pool {
             .iter()
             .zip(&passed_over)
             .map(|(server, passed_over)| Member {
-                identity: Identity::new(config.hash_key, &server.config.name, server.config.addr),
+                identity: identity_of(config.hash_key, &server.config),
                 weight: server.config.settings.weight,
                 percent: server.health.percent,
                 eligible: passed_over.is_none(),
@@ -360,12 +360,33 @@ impl Loads for PickLoads<'_> {
     }
 }
 
+/// Identity of a server in hash tables. A unix socket has no port, so the text of its path
+/// determines its place, also with `hash_key = "addr"`.
+fn identity_of(key: HashKey, server: &model::ServerConfig) -> Identity {
+    match (UnixSocket::of(server.addr), key) {
+        (Some(socket), HashKey::AddrPort | HashKey::Addr) => {
+            Identity::new(HashKey::Name, socket.text(), server.addr)
+        }
+        (_, key) => Identity::new(key, &server.name, server.addr),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::fixture;
     use convey_model::QuicConfig;
     use convey_quic_cid::{Scheme, Schemes};
+
+    #[test]
+    fn unix_socket_has_its_place_by_its_text_or_its_name() {
+        let addr = "unix:/run/app.sock".parse::<UnixSocket>().unwrap().addr();
+        let server = model::ServerConfig { addr, ..fixture::server("a", "10.0.0.1:80") };
+        for key in HashKey::ALL {
+            let text = if key == HashKey::Name { "a" } else { "unix:/run/app.sock" };
+            assert_eq!(identity_of(key, &server), Identity::new(HashKey::Name, text, addr), "{}", key.name());
+        }
+    }
 
     #[test]
     fn client_waits_for_a_full_server_after_others_have_failed() {

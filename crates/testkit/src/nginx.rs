@@ -1,7 +1,9 @@
 //! Real nginx as a backend server.
 
+use std::fmt::Display;
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,7 +29,7 @@ impl Nginx {
     /// `requests` requests.
     pub fn start_http2(lab: &Loopback, name: &str, addr: SocketAddr, requests: u32) -> Nginx {
         let of = Listening { options: " http2", lines: &format!("keepalive_requests {requests};") };
-        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
+        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, &addr), of);
         wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
         nginx
     }
@@ -40,20 +42,33 @@ impl Nginx {
             "{lines}\nlocation = /tls {{ return 200 \"{name} $server_protocol $ssl_server_name $ssl_client_s_dn\"; }}"
         );
         let of = Listening { options: &format!(" ssl{options}"), lines: &lines };
-        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, addr), of);
+        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, &addr), of);
         wait_for(&format!("nginx on {addr}"), || TcpStream::connect(addr).ok());
+        nginx
+    }
+
+    /// Starts nginx on a unix socket, and waits until it answers. `/seen` answers with the host of
+    /// the request, and the number of requests on the connection.
+    pub fn start_unix(lab: &Loopback, name: &str, path: &Path) -> Nginx {
+        let of = Listening {
+            options: "",
+            lines: "location = /seen { return 200 \"$http_host $connection_requests\"; }",
+        };
+        let addr = format!("unix:{}", path.display());
+        let nginx = Nginx::run(Command::new(tool("nginx").unwrap()), lab.directory(), (name, &addr), of);
+        wait_for(&format!("nginx on {addr}"), || UnixStream::connect(path).ok());
         nginx
     }
 
     /// Starts nginx with a custom command, in a subdirectory of `directory`.
     pub fn spawn(command: Command, directory: &Path, name: &str, addr: SocketAddr) -> Nginx {
-        Nginx::run(command, directory, (name, addr), Listening { options: "", lines: "" })
+        Nginx::run(command, directory, (name, &addr), Listening { options: "", lines: "" })
     }
 
     fn run(
         mut command: Command,
         directory: &Path,
-        (name, addr): (&str, SocketAddr),
+        (name, addr): (&str, &dyn Display),
         of: Listening<'_>,
     ) -> Nginx {
         let prefix = directory.join(name);
@@ -87,7 +102,7 @@ struct Listening<'a> {
 
 /// Configuration for a single nginx process, so that a kill leaves no worker behind. nginx runs as
 /// the user of the tests, and writes only to its own directory.
-fn configuration(name: &str, addr: SocketAddr, prefix: &Path, of: Listening<'_>) -> String {
+fn configuration(name: &str, addr: &dyn Display, prefix: &Path, of: Listening<'_>) -> String {
     let Listening { options, lines } = of;
     let dir = prefix.display();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]

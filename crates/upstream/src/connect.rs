@@ -1,4 +1,4 @@
-//! Connects to the server of a permit: TCP, PROXY header, TLS handshake.
+//! Connects to the server of a permit: TCP or unix socket, PROXY header, TLS handshake.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,16 +8,20 @@ use std::time::Duration;
 use nix::sys::socket::{setsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_quickack;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 
 use super::origin;
 use crate::{LocalPorts, Origin, Permit};
+use convey_model::UnixSocket;
 use convey_snapshot::{connect_error, source_error};
 use convey_stream::{Leg, PollClock};
 use convey_tls::SpokenWithin;
+
+/// Pause between two attempts to connect to a unix socket whose accept queue is full.
+const UNIX_RETRY: Duration = Duration::from_millis(5);
 
 /// Properties of a new connection to a server.
 pub struct Opening<'a> {
@@ -71,9 +75,19 @@ impl Permit {
         let delays_ack = (data_waits || header.is_some()) && !is_upload;
         let keeps_nagle = opening.keeps_nagle && header.is_none() && tls.is_none();
         let until = PollClock::now() + within;
-        let source = self.source_to(server);
-        let socket =
-            opening.ports.connect(|port| begin((source, port), server, (delays_ack, keeps_nagle)))?;
+        let socket = match UnixSocket::of(server) {
+            None => {
+                let source = self.source_to(server);
+                opening.ports.connect(|port| begin((source, port), server, (delays_ack, keeps_nagle)))?
+            }
+            Some(unix) => match connect_unix(unix) {
+                // Boxed, so that connections over TCP hold no memory for it.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    Box::pin(retry_unix(unix, until, timer.as_mut())).await?
+                }
+                connected => connected?,
+            },
+        };
         let kept = begun(&socket);
         if timer.deadline() != until {
             timer.as_mut().reset(until);
@@ -133,6 +147,33 @@ fn begin(
         connected => connected.map_err(|error| connect_error(error, source))?,
     }
     Ok(socket)
+}
+
+/// Connects to a unix socket.
+///
+/// # Errors
+/// Errors of `connect`; `WouldBlock` if the accept queue of the server is full.
+fn connect_unix(unix: UnixSocket) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
+    socket.connect(&SockAddr::unix(unix.path())?)?;
+    Ok(socket)
+}
+
+/// Connects to a unix socket whose accept queue was full. The kernel notifies nobody when the queue
+/// has room again (`EAGAIN` in connect(2)), so this tries again until the time limit.
+async fn retry_unix(unix: UnixSocket, until: Instant, mut timer: Pin<&mut Sleep>) -> io::Result<Socket> {
+    loop {
+        let now = PollClock::now();
+        if now >= until {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        timer.as_mut().reset((now + UNIX_RETRY).min(until));
+        timer.as_mut().await;
+        match connect_unix(unix) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            connected => return connected,
+        }
+    }
 }
 
 /// Binds the socket of a connection to its source address. With port 0 the kernel chooses the port

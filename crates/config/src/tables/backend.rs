@@ -14,6 +14,7 @@ pub(crate) mod server;
 mod source;
 pub(crate) mod tls;
 mod tunnel;
+mod unix_socket;
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -16,6 +16,7 @@ mod sample;
 mod sni;
 mod source;
 mod tls;
+mod unix_socket;
 
 use super::{Problem, parse};
 

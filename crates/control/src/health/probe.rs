@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use http_body_util::Empty;
@@ -13,8 +13,8 @@ use hyper_util::rt::TokioIo;
 use nix::sys::socket::{MsgFlags, setsockopt, sockopt};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
-use tokio::time::timeout;
+use tokio::net::{TcpSocket, TcpStream, UdpSocket, UnixStream};
+use tokio::time::{sleep, timeout};
 
 use super::Finding;
 use super::as_request::CheckRequest;
@@ -25,6 +25,7 @@ use super::tls::{self, TlsError};
 use convey_http_core::{HeadLimits, Malformed, ServerFault};
 use convey_model::{
     BodyPattern, CheckTls, CheckedRequests, GrpcCheck, HealthCheck, HttpCheck, HttpVersion, ProbeKind,
+    UnixSocket,
 };
 use convey_proxy_protocol::local;
 use convey_snapshot::{connect_error, is_shortage, source_error};
@@ -33,6 +34,9 @@ use convey_tls::SpokenWithin;
 /// Random bytes of a probe's datagram. A probe with a signature ignores ICMP errors that do not
 /// quote these bytes: see [`probe`].
 pub(super) type Signature = [u8; 16];
+
+/// Pause between two attempts to connect to a unix socket whose accept queue is full.
+const UNIX_RETRY: Duration = Duration::from_millis(10);
 
 /// Result of a probe that did not fail.
 #[derive(Debug)]
@@ -211,9 +215,10 @@ pub async fn check_once(addr: SocketAddr, check: &HealthCheck) -> Result<String,
 /// Connects to the server, and sends the PROXY header that the server expects.
 async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result<TcpStream, ProbeError> {
     let connected = async {
-        let mut stream = match from {
-            None => TcpStream::connect(target).await?,
-            Some(from) => {
+        let mut stream = match (UnixSocket::of(target), from) {
+            (Some(unix), _) => connect_unix(unix).await?,
+            (None, None) => TcpStream::connect(target).await?,
+            (None, Some(from)) => {
                 let connected = socket_of(from)?.connect(target).await;
                 connected.map_err(|error| connect_error(error, Some(from)))?
             }
@@ -222,6 +227,25 @@ async fn connect(ProbePath { target, from }: ProbePath, header: &[u8]) -> Result
         io::Result::Ok(stream)
     };
     connected.await.map_err(ProbeError::Connect)
+}
+
+/// Connects to a unix socket. While the accept queue of the server is full, this tries again: the
+/// time limit of the check ends it. The result is a `TcpStream` that wraps a unix socket, as in the
+/// data path: reads and writes are the same system calls.
+async fn connect_unix(unix: UnixSocket) -> io::Result<TcpStream> {
+    let stream = loop {
+        match UnixStream::connect(unix.path()).await {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(UNIX_RETRY).await,
+            connected => break connected?,
+        }
+    };
+    TcpStream::from_std(OwnedFd::from(stream.into_std()?).into())
+}
+
+/// Value of `Host` in checks without a configured host: the server's address, or `localhost` for a
+/// unix socket.
+fn default_host(target: SocketAddr) -> String {
+    UnixSocket::of(target).map_or_else(|| target.to_string(), |_| "localhost".to_owned())
 }
 
 /// Socket that will connect from the address `from`. The kernel chooses the port later, together
@@ -331,7 +355,7 @@ async fn grpc(
     check: &GrpcCheck,
     AsRequests { tls, requests }: AsRequests<'_>,
 ) -> Result<String, ProbeError> {
-    let address = path.target.to_string();
+    let address = default_host(path.target);
     let host = check.host.as_deref().unwrap_or(&address);
     let limits = requests.map_or(HeadLimits::OF_RESPONSES, |requests| requests.response_head);
     let stream = connect(path, header).await?;
@@ -352,7 +376,7 @@ async fn exchange_request<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let address = target.to_string();
+    let address = default_host(target);
     let host = check.host.as_deref().unwrap_or(&address);
     let Some(requests) = requests else { return exchange_leniently(stream, host, check).await };
     let request = CheckRequest { check, host, requests };

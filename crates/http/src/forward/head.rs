@@ -2,6 +2,7 @@
 
 use bytes::BytesMut;
 use convey_http_core::{BodyFraming, ClientIdentity, OutgoingRequest, RequestChanges};
+use convey_model::UnixSocket;
 use convey_upstream::Permit;
 
 use super::Forwarding;
@@ -27,6 +28,10 @@ impl Forwarding<'_, '_> {
         let (request, route) = (self.request, self.route);
         let frontend = request.frontend();
         let tls = self.client.tls();
+        let server = self.client.address_of(permit);
+        // A request of HTTP/1.0 without a host gets the server's address, which a unix socket lacks.
+        let localhost = UnixSocket::of(server).filter(|_| request.head().host().is_empty());
+        let localhost = localhost.map(|_| &b"localhost"[..]);
         let changes = RequestChanges {
             client: ClientIdentity {
                 ip: request.peer().ip(),
@@ -35,8 +40,8 @@ impl Forwarding<'_, '_> {
                 is_trusted: request.is_peer_trusted(),
             },
             forwarded: frontend.http.as_ref().map_or_else(Default::default, |http| http.forwarded),
-            server: self.client.address_of(permit),
-            host: route.rewrite_host.as_deref(),
+            server,
+            host: route.rewrite_host.as_deref().or(localhost),
             path: route.rewrite.as_ref(),
             fields: &request.changes(route),
         };

@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use convey_model::Prefix;
+use convey_model::{Prefix, ServerAddr};
 use convey_pacing::LogLimit;
 use log::info;
 use tokio::sync::Notify;
@@ -254,7 +254,7 @@ impl Connections {
 
     /// Retires connections on which too many streams were reset.
     fn retire_after_resets(&mut self, server: ServerPlace) {
-        let (name, addr, limit) = (&self.name, server.addr, &mut self.reset_log.0);
+        let (name, addr, limit) = (&self.name, ServerAddr(server.addr), &mut self.reset_log.0);
         resets::retire(&self.kept, |kept| {
             let Some(more) = limit.admit(Instant::now()) else { return };
             let resets = kept.state().resets();

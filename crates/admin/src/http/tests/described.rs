@@ -327,7 +327,7 @@ fn a_flow_that_is_explained_is_as_the_description_says() {
         state: "established".into(),
         over: false,
         server: server.map(str::to_owned),
-        address: addr,
+        address: addr.map(|addr| addr.to_string()),
         snat: addr,
         age_seconds: seconds,
         idle_seconds: seconds,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::{ParsedBackend, ParsedServer, hash, quic, source, tls};
+use super::{ParsedBackend, ParsedServer, hash, quic, source, tls, unix_socket};
 use crate::file::value;
 use crate::keys::OnlyIn;
 use crate::problem::{Place, Placed, Report};
@@ -19,6 +19,7 @@ impl ParsedBackend {
         }
         pool(self, is_used, report);
         source::check(self, report);
+        unix_socket::check(self, report);
         quic::check(self, frontends, report);
         version_fits(self, frontends, report);
         if let Some(Placed { value: algorithm, .. }) = self.keys.algorithm {
@@ -53,6 +54,7 @@ impl ParsedBackend {
         hash::check(self, used, report);
         tls::check(self, used, report);
         source::check_modes(self, used, report);
+        unix_socket::check_modes(self, used, report);
     }
 }
 

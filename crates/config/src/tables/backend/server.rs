@@ -11,7 +11,7 @@ use crate::problem::{Place, Placed};
 use crate::reader::TomlTable;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 use crate::values::{ServerAddress, boolean, integer, server_address};
-use convey_model::{BackendConfig, NamedServer, ServerAddr, ServerConfig, ServerSettings};
+use convey_model::{BackendConfig, NamedServer, ServerAddr, ServerConfig, ServerSettings, UnixSocket};
 use convey_quic_cid::ServerId;
 
 /// `[backends.NAME.servers.NAME]` in the reference.
@@ -22,12 +22,13 @@ pub(crate) const DOC: TableDoc = TableDoc {
 
 const ADDRESS_DOCS: &[Docs] = &[Docs::Key(KeyDoc {
     name: "addr",
-    kind: "an address; in proxy mode also `name:port`, or a service (`_http._tcp.name`), whose records have the port. Without a port, clients keep the port that they asked for",
+    kind: "an address; in proxy mode also `name:port`, or a service (`_http._tcp.name`), whose records have the port. Without a port, clients keep the port that they asked for. Proxy TCP and http: also `unix:/path`, or `unix:@name` of an abstract socket",
     default: "required",
     sample: r##"
 addr = "192.0.2.10:8080"                # or "app.internal:8080" (proxy, http): each address of the name is a server.
                                         # "_http._tcp.app.internal" (SRV): each target of the service, at its port. Without a
-                                        # port ("10.0.0.5") convey keeps the port that the client connected to
+                                        # port ("10.0.0.5") convey keeps the port that the client connected to.
+                                        # "unix:/run/app.sock" (proxy TCP, http): a unix socket; "unix:@app": an abstract one
 "##,
     example: "'10.0.0.7:80'",
     ..KeyDoc::USUAL
@@ -106,27 +107,41 @@ impl ParsedServer {
         ParsedServer { name: addr.value.to_string(), addr: Some(addr), settings, quic_server_id }
     }
 
-    /// Address of the server; `None` if the file has a host name instead.
+    /// Address of the server; `None` if the file has a host name or a unix socket instead.
     pub(crate) fn ip(&self) -> Option<Placed<SocketAddr>> {
         let Placed { value, place } = self.addr.as_ref()?;
         match value {
             ServerAddress::Ip(addr) => Some(Placed { value: *addr, place: place.clone() }),
-            ServerAddress::Name(..) => None,
+            ServerAddress::Name(..) | ServerAddress::Unix(_) => None,
         }
     }
 
-    /// Place of the host name; `None` if the server has an address.
+    /// Unix socket of the server; `None` if the server has an address or a host name.
+    pub(crate) fn unix_socket(&self) -> Option<Placed<UnixSocket>> {
+        let Placed { value, place } = self.addr.as_ref()?;
+        match value {
+            ServerAddress::Unix(socket) => Some(Placed { value: *socket, place: place.clone() }),
+            ServerAddress::Ip(_) | ServerAddress::Name(..) => None,
+        }
+    }
+
+    /// Place of the host name; `None` if the server has no host name.
     pub(crate) fn name_place(&self) -> Option<&Place> {
         let addr = self.addr.as_ref()?;
         matches!(addr.value, ServerAddress::Name(..)).then_some(&addr.place)
     }
 
-    /// Model of a server with an address; `None` if it has a host name.
+    /// Model of a server with an address or a unix socket; `None` if it has a host name.
     pub(crate) fn model(&self) -> Option<ServerConfig> {
-        Some(ServerConfig { name: self.name.clone(), addr: self.ip()?.value, settings: self.settings })
+        let addr = match &self.addr.as_ref()?.value {
+            ServerAddress::Ip(addr) => *addr,
+            ServerAddress::Unix(socket) => socket.addr(),
+            ServerAddress::Name(..) => return None,
+        };
+        Some(ServerConfig { name: self.name.clone(), addr, settings: self.settings })
     }
 
-    /// Model of a server known by host name; `None` if it has an address.
+    /// Model of a server known by host name; `None` if it has none.
     pub(crate) fn named(&self) -> Option<NamedServer> {
         let ServerAddress::Name(host, port) = &self.addr.as_ref()?.value else { return None };
         Some(NamedServer {

@@ -60,7 +60,7 @@ fn a_server_address_is_that_of_one_machine() {
             error_with("10.0.0.2:80", value),
             format!(
                 "config.toml:6:8: backends.web.servers.a.addr: found \"{value}\"; \
-                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port"
+                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, NAME:port, or unix:/PATH"
             )
         );
     }
@@ -141,7 +141,7 @@ fn named_server_needs_a_valid_host_name_and_port() {
             error_with("10.0.0.2:80", value),
             format!(
                 "config.toml:6:8: backends.web.servers.a.addr: {found}; \
-                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, or NAME:port"
+                 allowed: IP:port of one server, such as 10.0.0.1:80 or [2001:db8::1]:80, NAME:port, or unix:/PATH"
             )
         );
     }
