@@ -28,6 +28,8 @@ unknown = 1
 unknown = 1
 [frontends.web.cors]
 unknown = 1
+[frontends.web.retry]
+unknown = 1
 [frontends.web.headers]
 unknown = 1
 [frontends.web.headers.request]
@@ -218,6 +220,7 @@ const OF_HTTP: &str = "
 mode = 'http'
 [frontends.web.cors]
 origins = '*'
+[frontends.web.retry]
 [frontends.web.headers.request]
 [frontends.web.http]
 [[frontends.web.routes]]
@@ -341,6 +344,7 @@ fn text_with(table: &str, key: &str, value: Option<&str>) -> String {
         || table.contains("routes")
         || table.contains("headers")
         || table.contains("cors")
+        || table.contains("retry")
         || table.ends_with("http]");
     let tables = if table.contains("routes") && ["sni", "alpn"].contains(&key) {
         TABLES.replacen("backend = 'web'\n", &format!("backend = 'web'{OF_SNI}"), 1)

@@ -68,6 +68,7 @@ mod quic;
 mod reload;
 mod reload_equals_start;
 mod requests_seen;
+mod retries;
 mod route_weights;
 mod routes_seen;
 mod saves;
@@ -166,6 +167,7 @@ fn main() -> ExitCode {
         reload::tests(),
         reload_equals_start::tests(),
         requests_seen::tests(),
+        retries::tests(),
         route_weights::tests(),
         routes_seen::tests(),
         saves::tests(),

@@ -15,7 +15,7 @@ pub(crate) mod timeouts;
 pub(crate) mod total_rate;
 
 pub(crate) use self::backend::{ParsedBackend, ParsedServer, affinity, authorities};
-pub(crate) use self::frontend::ParsedFrontend;
+pub(crate) use self::frontend::{ParsedFrontend, retry};
 use crate::keys::OnlyIn;
 use crate::reference::{Docs, KeyDoc, TableDoc};
 
@@ -23,6 +23,7 @@ use crate::reference::{Docs, KeyDoc, TableDoc};
 pub(crate) const ALL: &[TableDoc] = &[
     frontend::DOC,
     frontend::cors::DOC,
+    frontend::retry::DOC,
     frontend::routes::DOC,
     frontend::routes::REDIRECT,
     frontend::routes::RESPOND,

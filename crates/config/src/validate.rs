@@ -7,7 +7,7 @@ use super::file::{self, ParsedFile};
 use super::hint;
 use super::loops::{self, Listens};
 use super::problem::{Place, Placed, Report};
-use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, affinity, announce, frontend};
+use super::tables::{ParsedBackend, ParsedFrontend, ParsedServer, affinity, announce, frontend, retry};
 use convey_model::{Endpoint, Listen, Protocol, overlap};
 
 /// Reports errors and warnings about a file in which each value is valid by itself.
@@ -29,6 +29,7 @@ pub(super) fn check(file: &ParsedFile, report: &Report<'_>) {
         backend.check(used, &file.frontends, report);
     }
     affinity::check_names(&file.frontends, &file.backends, report);
+    retry::check(file, report);
     // Only loopback addresses are checked here; `validate_mode` checks the other addresses of this
     // host.
     loops(file.frontends.iter(), &file.backends, &BTreeSet::new(), report);

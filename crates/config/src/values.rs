@@ -525,7 +525,7 @@ fn is_host_name(text: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label) && !is_number
 }
 
-fn as_integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
+pub(super) fn as_integer<T: TryFrom<i128>>(value: &DeValue<'_>) -> Option<T> {
     let integer = value.as_integer()?;
     let n = i128::from_str_radix(integer.as_str(), integer.radix()).ok()?;
     T::try_from(n).ok()

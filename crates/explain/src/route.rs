@@ -251,13 +251,15 @@ impl AskedPlace {
                 )
             }
             HttpAction::Forward(pool) => {
-                let message = format!("{of} takes route {name} to backend {}", pool.config.name);
+                let (to, retry) = (&pool.config.name, retry_of(route));
+                let message = format!("{of} takes route {name} to backend {to}{retry}");
                 Outcome { message, pool: Some(pool.clone()), end: None }
             }
             HttpAction::Split(all) => {
                 let target = HttpTarget::route(&self.frontend.config.name, name);
                 let (words, pool) = split(all, &target, snapshot, self.client.ip);
-                let message = format!("{of} takes route {name} to one of its backends: {words}");
+                let retry = retry_of(route);
+                let message = format!("{of} takes route {name} to one of its backends: {words}{retry}");
                 Outcome { message, pool, end: None }
             }
         }
@@ -327,6 +329,11 @@ impl AskedPlace {
         .flatten()
         .collect()
     }
+}
+
+/// Text about the rules for retries of a route; empty: it has none.
+fn retry_of(route: &HttpRoute) -> String {
+    route.retry.as_ref().map_or(String::new(), |rules| format!("; retry: {rules}"))
 }
 
 /// Limit of all clients together, if there is one.

@@ -35,6 +35,7 @@ mod redirect;
 mod request_field;
 mod response_decoder;
 mod retry_budget;
+mod retry_rules;
 mod routes;
 mod template;
 mod text_pattern;
@@ -67,6 +68,7 @@ pub use redirect::{Redirect, RedirectPath, UrlScheme};
 pub use request_field::{RequestField, cookies};
 pub use response_decoder::ResponseDecoder;
 pub use retry_budget::RetryBudget;
+pub use retry_rules::{MAX_KEPT_BODY, RetryCause, RetryRules};
 pub use routes::{
     ExactPath, HostPattern, HostTable, NamedCondition, PathPattern, PathPrefix, PathView, PatternFault,
     RouteConditions, RouteEntry, RouteTable, ValueCondition,

@@ -18,14 +18,20 @@ pub(crate) struct RetryBudgets {
 }
 
 impl RetryBudgets {
-    /// Adds a new request to the retry budget of its backend.
-    pub(crate) fn earn(&self, pool: &Pool) {
-        self.with(pool, RetryBudget::earn);
+    /// Adds a new request to the retry budget of its backend. `by_status`: the rules of its route
+    /// list statuses.
+    pub(crate) fn earn(&self, pool: &Pool, by_status: bool) {
+        self.with(pool, |budget| budget.earn(by_status));
     }
 
     /// Takes one retry from the budget of this backend. Returns whether the request may be retried.
     pub(crate) fn spend(&self, pool: &Pool) -> bool {
         self.with(pool, RetryBudget::spend)
+    }
+
+    /// Returns a retry that was taken from the budget of this backend, because it did not happen.
+    pub(crate) fn give_back(&self, pool: &Pool) {
+        self.with(pool, RetryBudget::give_back);
     }
 
     fn with<T>(&self, pool: &Pool, act: impl FnOnce(&mut RetryBudget) -> T) -> T {

@@ -10,6 +10,7 @@ mod exchange;
 mod head;
 mod held;
 mod reach;
+mod retry;
 mod reversal;
 mod stall;
 mod timeouts;
@@ -41,6 +42,7 @@ use deadline::before;
 pub(crate) use exchange::EXCHANGE_SIZE;
 use head::missing;
 pub(crate) use held::ClientHasShare;
+pub(crate) use retry::StatusRetry;
 pub(crate) use reversal::RewrittenRequest;
 pub(crate) use stall::StallLimit;
 pub(crate) use timeouts::RequestTimeouts;
@@ -123,6 +125,8 @@ enum Attempt {
     Again(LocalReplyReason),
     /// The server has failed. Another attempt may succeed, if the backend's retry budget allows it.
     AgainWithin(LocalReplyReason),
+    /// The response was discarded. The server of the next attempt is picked.
+    Discarded,
 }
 
 impl Forwarding<'_, '_> {
@@ -143,10 +147,10 @@ impl Forwarding<'_, '_> {
         } else if let Some(index) = pool.named_in(self.request.head()) {
             attempts.return_to(pool.servers[index].live.id);
         }
-        self.worker.budgets.earn(pool);
+        self.apply_retry_rules(&mut attempts, pool);
         let beginning = match self.begin_at_once(pool, &mut attempts) {
             Ok(mut running) => {
-                let end = poll_fn(|cx| self.poll_running(&mut running, cx)).await;
+                let end = poll_fn(|cx| self.poll_running(&mut running, &mut attempts, cx)).await;
                 match self.conclude(running, end, &mut attempts) {
                     Attempt::Over(end) => return end,
                     failed => Beginning::Failed(failed),
@@ -171,7 +175,7 @@ impl Forwarding<'_, '_> {
             Beginning::Waits => {}
             Beginning::Picked(permit) => picked = Some(permit),
             Beginning::Failed(attempt) => match self.after(attempt, &mut pool) {
-                Ok(reason) => failed = Some(reason),
+                Ok(reason) => failed = reason,
                 Err(end) => return end,
             },
         }
@@ -190,6 +194,9 @@ impl Forwarding<'_, '_> {
                 Some(Ok(found)) => found,
                 Some(Err(unreached)) => {
                     failed = Some(match unreached {
+                        Unreached::Failed(_) if !self.retries_connects() => {
+                            return unanswered(LocalReplyReason::ConnectFailed);
+                        }
                         Unreached::Failed(_) => LocalReplyReason::ConnectFailed,
                         Unreached::Full => LocalReplyReason::QueueTimeout,
                         Unreached::ClientLeft => return RequestEnd::Broken(Counter::ClientReset),
@@ -200,7 +207,7 @@ impl Forwarding<'_, '_> {
             };
             let attempt = self.attempt(Reached { permit, held, server, is_kept }, &mut attempts).await;
             match self.after(attempt, &mut pool) {
-                Ok(reason) => failed = Some(reason),
+                Ok(reason) => failed = reason,
                 Err(end) => return end,
             }
         }
@@ -234,24 +241,34 @@ impl Forwarding<'_, '_> {
     }
 
     fn pick_context(&self, pool: &Pool) -> PickContext {
-        PickContext {
-            client: self.request.client(),
-            request: pool.hash_of(self.request.head(), self.request.field_trust()),
-            ..self.client.pick_context(self.record.began)
-        }
+        pick_context(self.client, self.request, self.record.began, pool)
     }
 
     /// Returns the reason for which the attempt failed, if another one follows it in the newest
-    /// pool; otherwise the end of the request as an error.
-    fn after(&self, attempt: Attempt, pool: &mut WorkerArc<Pool>) -> Result<LocalReplyReason, RequestEnd> {
+    /// pool; otherwise the end of the request as an error. `None`: the reason is noted already.
+    fn after(
+        &self,
+        attempt: Attempt,
+        pool: &mut WorkerArc<Pool>,
+    ) -> Result<Option<LocalReplyReason>, RequestEnd> {
         let reason = match attempt {
             Attempt::Over(end) => return Err(end),
-            Attempt::Again(reason) => reason,
-            Attempt::AgainWithin(reason) if self.worker.budgets.spend(pool) => reason,
+            Attempt::Again(reason) => Some(reason),
+            Attempt::Discarded => None,
+            Attempt::AgainWithin(reason) if self.worker.budgets.spend(pool) => Some(reason),
             Attempt::AgainWithin(reason) => return Err(unanswered(reason)),
         };
         *pool = self.client.newest_pool(pool);
         Ok(reason)
+    }
+}
+
+/// Context of a pick for a request that arrived at `began`.
+fn pick_context(client: &ClientStream, request: &HttpRequest, began: Instant, pool: &Pool) -> PickContext {
+    PickContext {
+        client: request.client(),
+        request: pool.hash_of(request.head(), request.field_trust()),
+        ..client.pick_context(began)
     }
 }
 

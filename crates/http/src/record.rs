@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use convey_access_log::{Ending, LoggedResponse, Termination};
-use convey_http_core::{ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, TraceParent};
+use convey_http_core::{
+    ContentCoding, ExchangePhase, ExchangeState, Malformed, RequestHead, RetryCause, TraceParent,
+};
 use convey_proxy::{ClientStream, tls_fault};
 use convey_snapshot::WorkerRoute;
 use convey_snapshot::stats::Counter;
@@ -163,6 +165,15 @@ impl RequestRecord {
             let (backend, name) = permit.names();
             logged.server = Some((backend, name, client.address_of(permit)));
         }
+    }
+
+    /// Notes that the response of a server is discarded, because another server gets the request.
+    pub(crate) fn discards(&mut self, client: &ClientStream, status: u16) {
+        self.phase = ExchangePhase::ResponseHead;
+        self.trace_step(client, || RequestStep::Responded { status });
+        self.phase = ExchangePhase::Pick;
+        let reason = RetryCause::Status(status).label();
+        self.trace_step(client, || RequestStep::Retried { reason });
     }
 
     /// Notes that the connect to the server failed.

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{ErrorPages, HttpLimits, Maintenance, RequestRate, RouteAction, RouteConfig, TotalRate};
-use convey_http_core::{ClientAddress, CompressionRules, CorsRules, FieldRules, PathView, Redirect};
+use convey_http_core::{
+    ClientAddress, CompressionRules, CorsRules, FieldRules, PathView, Redirect, RetryRules,
+};
 
 /// Settings of mode `http`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -31,6 +33,8 @@ pub struct HttpConfig {
     pub limits: HttpLimits,
     /// Rules for pages of other origins; `None`: servers decide.
     pub cors: Option<CorsRules>,
+    /// Rules for retries; `None`: connects and resets are retried within the usual bounds.
+    pub retry: Option<RetryRules>,
     /// Pages for convey's local replies.
     pub error_pages: ErrorPages,
     /// Rules for compression of responses; `None`: no compression.

@@ -7,7 +7,7 @@ use super::{Access, HeaderRules, Maintenance, OwnTimeouts, Prefix, RequestRate, 
 use bytes::Bytes;
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, HostPattern, PathPattern, PathPrefix, PathRewrite, Redirect,
-    ReverseRewrite, ReversedFields, RouteConditions,
+    RetryRules, ReverseRewrite, ReversedFields, RouteConditions,
 };
 
 /// Route of requests: its matches, and the action for the requests that it takes.
@@ -45,6 +45,8 @@ pub struct RouteConfig {
     pub limits: RouteLimits,
     /// Rules for pages of other origins; `None`: those of the frontend.
     pub cors: Option<CorsRules>,
+    /// Rules for retries; `None`: the frontend's rules apply.
+    pub retry: Option<RetryRules>,
     /// Maintenance that an operator has set; always `None` in a file.
     pub maintenance: Option<Arc<Maintenance>>,
 }
@@ -122,6 +124,7 @@ impl RouteConfig {
             compression: RouteCompression::OfFrontend,
             limits: RouteLimits::default(),
             cors: None,
+            retry: None,
             maintenance: None,
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Pool, RequestLimit, RouteLive, RouteLives};
 use convey_http_core::{
     CompressionRules, CorsRules, FieldRules, ForwardedFields, HostPattern, PathRewrite, Redirect,
-    RequestFacts, ReverseRewrite, RouteTable, Variable,
+    RequestFacts, RetryRules, ReverseRewrite, RouteTable, Variable,
 };
 use convey_model::{
     FixedReply, FrontendConfig, HeaderRules, HttpConfig, Maintenance, Prefix, RouteAction, RouteCompression,
@@ -70,6 +70,8 @@ pub struct HttpRoute {
     pub limits: RouteLimits,
     /// Rules for pages of other origins.
     pub cors: Option<Arc<CorsRules>>,
+    /// Rules for retries; `None`: connects and resets are retried within the usual bounds.
+    pub retry: Option<Arc<RetryRules>>,
     /// Whether header rules differ from request to request.
     pub has_dynamic_rules: bool,
     /// Rate limit for the route's requests of one source, in addition to the limit of the frontend;
@@ -135,25 +137,25 @@ impl HttpFrontend {
         let own_cookies = affinity_cookies(frontend, &pool);
         let of_frontend = http.compression.as_ref().map(|rules| with_own_cookies(rules, &own_cookies));
         let cors = http.cors.clone().map(Arc::new);
+        let retry = http.retry.clone().map(Arc::new);
         let default = http.default_action(frontend.backend.as_deref()).map(|default| {
             let compression = of_frontend.clone();
             let all =
                 RouteConfig { name: DEFAULT.to_owned(), ..RouteConfig::new(None, "/", default.clone()) };
             let route = HttpRoute::new(&all, action(&default), &headers, lives);
             let (maintenance, cors) = (http.default_maintenance.clone(), cors.clone());
-            Arc::new(HttpRoute { compression, cors, maintenance, place: http.routes.len(), ..route })
+            let place = http.routes.len();
+            Arc::new(HttpRoute { compression, cors, retry: retry.clone(), maintenance, place, ..route })
         });
         let (mut routes, mut in_order) = (RouteTable::new(http.path_view), Vec::new());
         for route in &http.routes {
             let limit = limit(Some(&route.name));
             let compression = compression_of(&route.compression, &of_frontend, &own_cookies);
             let to = HttpRoute::new(route, action(&route.action), &headers, lives);
-            let cors = to.cors.clone().or(cors.clone());
-            let to = Arc::new(HttpRoute { limit, compression, cors, place: in_order.len(), ..to });
+            let (cors, retry) = (to.cors.clone().or(cors.clone()), to.retry.clone().or(retry.clone()));
+            let to = Arc::new(HttpRoute { limit, compression, cors, retry, place: in_order.len(), ..to });
             in_order.push(to.clone());
-            let any = [HostPattern::Any];
-            let hosts = if route.hosts.is_empty() { &any[..] } else { &route.hosts };
-            for host in hosts {
+            for host in hosts_of(route) {
                 routes.add(host, &route.path, route.conditions.clone(), to.clone());
             }
         }
@@ -220,6 +222,11 @@ fn with_own_cookies(rules: &CompressionRules, own_cookies: &[Box<str>]) -> Arc<C
     Arc::new(CompressionRules { own_cookies: own_cookies.to_vec(), ..rules.clone() })
 }
 
+/// Hosts of the requests that a route matches.
+fn hosts_of(route: &RouteConfig) -> &[HostPattern] {
+    if route.hosts.is_empty() { &[HostPattern::Any] } else { &route.hosts }
+}
+
 fn compression_of(
     route: &RouteCompression,
     of_frontend: &Option<Arc<CompressionRules>>,
@@ -262,6 +269,7 @@ impl HttpRoute {
         HttpRoute {
             limits: route.limits.clone(),
             cors: route.cors.clone().map(Arc::new),
+            retry: route.retry.clone().map(Arc::new),
             has_dynamic_rules: request.depend_on_request() || response.depend_on_request(),
             live: lives.get(&name),
             name,

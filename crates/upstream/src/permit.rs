@@ -93,6 +93,11 @@ impl Permit {
         self.pool.shared()
     }
 
+    /// Backend of the server, as the worker that has the permit shares it.
+    pub fn worker_pool(&self) -> &WorkerArc<Pool> {
+        &self.pool
+    }
+
     /// Index of the server in the backend.
     pub fn index(&self) -> usize {
         self.index

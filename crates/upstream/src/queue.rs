@@ -22,6 +22,9 @@ impl Attempts {
         pick: &PickContext,
         pool: &WorkerArc<Pool>,
     ) -> Result<Permit, Unavailable> {
+        if let Some(permit) = self.ahead.take() {
+            return Ok(*permit);
+        }
         if self.are_over() {
             return Err(self.reason());
         }

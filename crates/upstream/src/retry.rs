@@ -24,16 +24,20 @@ use convey_snapshot::stats::Counter;
 use convey_snapshot::{Pick, Pool, Server, SourceError, WorkerArc};
 
 /// Upper bound of the servers that convey tries for one connection, datagram or request.
-const MAX_ATTEMPTS: u32 = 4;
+const MAX_ATTEMPTS: u8 = 4;
 
 /// Upper bound of the refusals of one request by servers that have not processed it. For example, a
 /// server that shuts down its connections refuses all requests that are in flight.
 const MAX_REFUSALS: u32 = 16;
 
 /// Servers that convey has tried for one client. The list needs memory only after a failure.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Attempts {
     used: u32,
+    /// Maximum number of attempts.
+    most: u8,
+    /// Number of attempts that ended with a response, whose connection was fine.
+    answered: u8,
     /// Number of refusals so far by servers that have not processed the request.
     refusals: u32,
     /// Server to try first.
@@ -42,6 +46,8 @@ pub struct Attempts {
     returns: bool,
     /// Servers that must not be tried again.
     passed_over: Vec<Excluded>,
+    /// Server of the next attempt, if it is picked already.
+    pub(super) ahead: Option<Box<Permit>>,
     /// Reason to return if there is no other server; `None` before the first failure.
     reason: Option<Unavailable>,
 }
@@ -60,6 +66,22 @@ impl Excluded {
         match self {
             Excluded::Server(id) => server.live.id == id,
             Excluded::From(source) => pool.config.source_to(server.config.addr.ip()) == Some(source),
+        }
+    }
+}
+
+impl Default for Attempts {
+    fn default() -> Attempts {
+        Attempts {
+            used: 0,
+            most: MAX_ATTEMPTS,
+            answered: 0,
+            refusals: 0,
+            preferred: None,
+            passed_over: Vec::new(),
+            ahead: None,
+            returns: false,
+            reason: None,
         }
     }
 }
@@ -107,6 +129,31 @@ impl Attempts {
         Ok(permit)
     }
 
+    /// Picks the server of the next attempt already now, if a server has a free slot and no client
+    /// waits for one. Returns whether there is such a server.
+    pub fn pick_ahead(&mut self, pick: &PickContext, pool: &WorkerArc<Pool>) -> bool {
+        self.ahead = self.next_at_once(pick, pool).ok().map(Box::new);
+        self.ahead.is_some()
+    }
+
+    /// Counts an attempt whose response the client does not get, and excludes its server from further
+    /// attempts.
+    pub fn note_refused_answer(&mut self, permit: &Permit) {
+        self.repeat();
+        self.answered = self.answered.saturating_add(1);
+        self.pass_over(permit);
+    }
+
+    /// Replaces the usual maximum number of attempts.
+    pub fn limit_to(&mut self, most: u8) {
+        self.most = most;
+    }
+
+    /// Allows another attempt, in place of an attempt that failed without a fault of its server.
+    pub fn allow_another(&mut self) {
+        self.most = self.most.saturating_add(1);
+    }
+
     /// Makes the next pick prefer the server with this id, if the server is eligible.
     pub fn prefer(&mut self, server: u32) {
         self.preferred = Some(Preferred { server, has_client: false });
@@ -136,7 +183,7 @@ impl Attempts {
     pub fn failed(&mut self, permit: &Permit, error: &io::Error, failures: &mpsc::Sender<ConnectFailures>) {
         permit.failed(error, failures);
         self.pass_over(permit);
-        self.used += 1;
+        self.repeat();
         if let Some(fault) = SourceError::of(error) {
             if let SourceError::Missing(source) = fault {
                 self.passed_over.push(Excluded::From(*source));
@@ -144,7 +191,7 @@ impl Attempts {
         } else if error.raw_os_error() == Some(Errno::ADDRNOTAVAIL.raw_os_error()) {
             self.reason = Some(Unavailable::NoLocalPort);
         } else if is_host_shortage(error) {
-            (self.used, self.reason) = (MAX_ATTEMPTS, Some(Unavailable::NoResources));
+            (self.used, self.reason) = (u32::MAX, Some(Unavailable::NoResources));
         }
     }
 
@@ -156,7 +203,7 @@ impl Attempts {
 
     /// Counts a failed attempt after which the same server may be tried again.
     pub fn repeat(&mut self) {
-        self.used += 1;
+        self.used = self.used.saturating_add(1);
     }
 
     /// Counts a refusal by a server that has not processed the request. A refusal is not a failure.
@@ -166,14 +213,14 @@ impl Attempts {
         self.refusals <= MAX_REFUSALS
     }
 
-    /// Whether an attempt has failed already.
+    /// Whether the connection of an attempt has failed already.
     pub fn have_begun(&self) -> bool {
-        self.used > 0
+        self.used > u32::from(self.answered)
     }
 
     /// Whether the client has used all its attempts.
     pub fn are_over(&self) -> bool {
-        self.used >= MAX_ATTEMPTS
+        self.used >= u32::from(self.most)
     }
 
     /// Reason why no other server is available.

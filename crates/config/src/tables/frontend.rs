@@ -11,6 +11,7 @@ pub(crate) mod http_limits;
 pub(crate) mod limits;
 mod packet_checks;
 mod path_checks;
+pub(crate) mod retry;
 pub(crate) mod routes;
 mod sni;
 pub(crate) mod tls;

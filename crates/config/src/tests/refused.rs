@@ -38,7 +38,7 @@ idle = -1
         [
             "config.toml:1:8: mode: found \"prxy\"; allowed: proxy, passthrough, dsr, http; did you mean `proxy`?",
             "config.toml:2:1: colour: unknown key (allowed here: access_log, acme, announce, backends, dns, frontends, include, log, mode, passthrough, privileges, state_dir, stats, timeouts, workers)",
-            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, begin_traces, client_address, compression, cors, error_pages, forwarded, headers, http, limits, listen_addr, max_connections, max_connections_per_client, mode, normalize, protocol, ready_needs, redirect, routes, timeouts, tls, trusted_clients, trusted_proxies)",
+            "config.toml:4:1: frontends.web.listen_adr: unknown key; did you mean `listen_addr`? (allowed here: accept_proxy, access, backend, begin_traces, client_address, compression, cors, error_pages, forwarded, headers, http, limits, listen_addr, max_connections, max_connections_per_client, mode, normalize, protocol, ready_needs, redirect, retry, routes, timeouts, tls, trusted_clients, trusted_proxies)",
             "config.toml:5:11: frontends.web.backend: no backend \"wbe\"; did you mean `web`? (backends: api, web)",
             "config.toml:7:31: frontends.api.listen_addr: host names are not supported, found \"localhost:81\"; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",
             "config.toml:7:47: frontends.api.listen_addr: found 82; allowed: IP:port, such as 0.0.0.0:80 or [::]:80, or a range of ports, such as 0.0.0.0:21000-21010",

@@ -125,7 +125,7 @@ fn the_annotated_sample_shows_every_key() {
     }
     let errors = errors(&text);
     let text = text.replace("\n#service = \"shop.Cart\"", OF_GRPC);
-    assert_eq!(errors.len(), 47, "one for each table: {errors:#?}");
+    assert_eq!(errors.len(), 48, "one for each table: {errors:#?}");
     for error in &errors {
         let (before, allowed) = error.split_once(": unknown key (allowed here: ").expect("a list of keys");
         let (_, place) = before.rsplit_once(' ').expect("the place and the key");

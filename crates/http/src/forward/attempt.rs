@@ -4,7 +4,7 @@ use std::future::poll_fn;
 
 use convey_http_core::ExchangeEnd;
 use convey_snapshot::stats::Counter;
-use convey_upstream::{Attempts, ServerAnswer};
+use convey_upstream::{Attempts, Permit, ServerAnswer};
 
 use super::broken::timed_out;
 use super::deadline::before;
@@ -19,7 +19,7 @@ impl Forwarding<'_, '_> {
         let mut reached = match reached {
             Reached { permit, server: ServerEnd::Socket(server), is_kept, .. } if self.moves_bytes() => {
                 let mut running = self.start(permit, server, is_kept, attempts);
-                let end = poll_fn(|cx| self.poll_running(&mut running, cx)).await;
+                let end = poll_fn(|cx| self.poll_running(&mut running, attempts, cx)).await;
                 return self.conclude(running, end, attempts);
             }
             reached => reached,
@@ -58,11 +58,17 @@ impl Forwarding<'_, '_> {
                     stream.retire_connection();
                 }
                 permit.answered_with(answer_now(self.client, None, *sent), self.client.failures());
+                if is_stalled && let Some(again) = self.retry_after_timeout(permit, state, attempts) {
+                    return again;
+                }
             }
             return Attempt::Over(timed_out(state, awaits_server, is_stalled));
         };
         if let (TransferEnd::ServerRefused, ServerEnd::Stream(stream)) = (end, &mut *server) {
             stream.was_refused();
+        }
+        if let TransferEnd::Discarded(status) = end {
+            return self.discard(reached, transferred, status);
         }
         if end == TransferEnd::Whole {
             return Attempt::Over(self.answered(reached, transferred));
@@ -80,18 +86,24 @@ impl Forwarding<'_, '_> {
         let Transferred { state, is_clean, rest, .. } = transferred;
         let ExchangeEnd { client_stays, server_stays } = state.end();
         let Reached { permit, server, .. } = reached;
-        let is_reusable = server_stays && *is_clean && permit.send_proxy().is_none();
-        match server {
-            ServerEnd::Socket(server) if is_reusable => self.worker.idle.put(self.place(&permit), server),
-            ServerEnd::Socket(mut server) => server.close_in_order(),
-            ServerEnd::Stream(stream) => drop(stream),
-        }
         permit.count(Counter::BytesTx, rest.as_ref().map_or(0, |rest| rest.len() as u64));
+        self.release((permit, server), server_stays && *is_clean);
         RequestEnd::Answered {
             client_stays: client_stays && !state.has_changed(),
             is_silent: state.is_request_whole()
                 && self.received.is_empty()
                 && !self.request.head().keeps_alive(),
+        }
+    }
+
+    /// Releases a server. `is_clean`: its connection can serve another request.
+    pub(super) fn release(&self, (permit, server): (Permit, ServerEnd), is_clean: bool) {
+        match server {
+            ServerEnd::Socket(server) if is_clean && permit.send_proxy().is_none() => {
+                self.worker.idle.put(self.place(&permit), server);
+            }
+            ServerEnd::Socket(mut server) => server.close_in_order(),
+            ServerEnd::Stream(stream) => drop(stream),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Attempts that end before the client has the whole response.
 
-use convey_http_core::{ExchangeState, ServerFault};
+use convey_http_core::{ExchangeState, RetryCause, ServerFault};
 use convey_snapshot::stats::Counter;
 use convey_upstream::{Attempts, Permit};
 
@@ -47,6 +47,7 @@ impl Forwarding<'_, '_> {
             | TransferEnd::ServerBusy
             | TransferEnd::ServerDown
             | TransferEnd::OverTime
+            | TransferEnd::Discarded(_)
             | TransferEnd::Whole => LocalReplyReason::ServerReset,
         };
         if state.has_answered() {
@@ -66,11 +67,15 @@ impl Forwarding<'_, '_> {
             // The server had closed the idle connection before. That is not a failure, but it has
             // probably closed its other idle connections, too.
             self.worker.idle.forget(self.place(permit));
+            if self.route.retry.is_some() {
+                attempts.allow_another();
+            }
         } else {
             permit.reset(self.client.failures());
             attempts.pass_over(permit);
         }
-        if is_broken_off && state.may_be_repeated() && !attempts.are_over() {
+        let may_retry = was_closed && state.may_be_repeated() || self.may_retry(RetryCause::Reset, state);
+        if is_broken_off && may_retry && !attempts.are_over() {
             return if was_closed { Attempt::Again(reason) } else { Attempt::AgainWithin(reason) };
         }
         Attempt::Over(match end {

@@ -14,7 +14,7 @@ use convey_upstream::{Attempts, Permit, Unavailable};
 use super::drive::{DriveState, Driver};
 use super::reversal::RewrittenRequest;
 use super::transfer::Transferred;
-use super::{Attempt, Beginning, Forwarding, Reached, reason_of, unanswered};
+use super::{Attempt, Beginning, Forwarding, Reached, StatusRetry, reason_of, unanswered};
 use crate::compress::CompressionTerms;
 use crate::ends::{ClientEnd, ServerEnd};
 use crate::transfer::{ResponseChanges, Transfer, TransferEnd, TransferState};
@@ -58,10 +58,10 @@ impl Forwarding<'_, '_> {
         }
     }
 
-    /// Whether the client has a connection of HTTP/1, and no hook wants to see bodies, so that bytes
-    /// pass as they came.
+    /// Whether bytes pass as they came: the client has a connection of HTTP/1, no hook wants to see
+    /// bodies, and convey keeps no body for a retry.
     pub(super) fn moves_bytes(&self) -> bool {
-        !self.end.is_stream() && !self.hooks.want_bodies()
+        !self.end.is_stream() && !self.hooks.want_bodies() && !self.keeps_body()
     }
 
     /// Begins the exchange over this connection to the server of the permit.
@@ -85,12 +85,15 @@ impl Forwarding<'_, '_> {
     pub(super) fn poll_running(
         &mut self,
         running: &mut RunningExchange,
+        attempts: &mut Attempts,
         cx: &mut Context<'_>,
     ) -> Poll<Option<TransferEnd>> {
         let RunningExchange { permit, server, rules, transfer, drive, .. } = running;
         // Only a client with a socket has such an exchange.
         let ClientEnd::Socket(client) = &mut *self.end else { return Poll::Ready(None) };
-        let (request, route) = (self.request, self.route);
+        let (request, route, began) = (self.request, self.route, self.record.began);
+        let (of, by) = ((self.worker, self.client), (request, route.retry.as_deref()));
+        let mut retry = StatusRetry::new(of, by, began, permit, attempts);
         let mut transfer = Transfer {
             client,
             server: server.stream(),
@@ -100,6 +103,7 @@ impl Forwarding<'_, '_> {
                 rewritten: RewrittenRequest::of(self.client, request, route, permit),
                 terms: CompressionTerms::of(self.client, request, route, &self.worker.encoders),
                 hooks: self.hooks,
+                retry: retry.as_mut(),
             },
             pipes: self.client.pipes(),
             state: transfer,

@@ -3,13 +3,13 @@
 
 use std::future::poll_fn;
 
-use convey_http_core::{BodyDecoder, ExchangeState, RequestHead};
+use convey_http_core::{BodyDecoder, ExchangeState, RequestHead, ServerFault};
 use convey_upstream::Attempts;
 use tokio::time::Instant;
 
 use super::drive::{DriveState, Driver};
 use super::reversal::RewrittenRequest;
-use super::{Forwarding, Reached};
+use super::{Forwarding, Reached, StatusRetry};
 use crate::compress::CompressionTerms;
 use crate::ends::{ClientEnd, ServerEnd};
 use crate::frames::{
@@ -38,7 +38,7 @@ pub(super) struct Transferred {
 impl Forwarding<'_, '_> {
     /// Moves the request and its response in frames, until the transfer ends or too few bytes move
     /// for too long.
-    pub(super) async fn transfer(&mut self, reached: &mut Reached, attempts: &Attempts) -> Transferred {
+    pub(super) async fn transfer(&mut self, reached: &mut Reached, attempts: &mut Attempts) -> Transferred {
         let Reached { permit, held, server, .. } = reached;
         let (request, limits) = (self.request, self.request.frontend().config.http_limits());
         let server = match server {
@@ -57,8 +57,11 @@ impl Forwarding<'_, '_> {
             state.set_last();
         }
         let mut drive = DriveState::begin(self.client, request, &self.timeouts, permit, self.time_limit);
-        let is_stream = self.end.is_stream();
+        let (is_stream, keeps_body, began) = (self.end.is_stream(), self.keeps_body(), self.record.began);
         let rules = self.rules_with_affinity(permit, attempts);
+        let (of, by) = ((self.worker, self.client), (request, self.route.retry.as_deref()));
+        // Boxed, because most routes have no rules.
+        let mut retry = StatusRetry::new(of, by, began, permit, attempts).map(Box::new);
         let client = match &mut *self.end {
             ClientEnd::Socket(client) => {
                 let decoder = decoder(request);
@@ -72,6 +75,7 @@ impl Forwarding<'_, '_> {
                 rewritten: RewrittenRequest::of(self.client, request, self.route, permit),
                 terms: CompressionTerms::of(self.client, request, self.route, &self.worker.encoders),
                 hooks: self.hooks,
+                retry: retry.as_deref_mut(),
             },
             stream_of: is_stream
                 .then(|| WaitingClient { ip: request.client().ip(), budget: &self.worker.held }),
@@ -80,8 +84,11 @@ impl Forwarding<'_, '_> {
         let (client_of, time_limit, record) = (self.client, &mut *self.time_limit, &mut *self.record);
         let mut driver = Driver { client: client_of, time_limit, record, permit, held: held.as_ref() };
         let mut transfer = FrameTransfer::new(client, server, state, request.max_body(), to_client);
+        if keeps_body {
+            transfer.keep_body();
+        }
         let end = poll_fn(|cx| drive.poll(cx, &mut transfer, &mut driver)).await;
-        let (transferred, body_back) = outcome(end, transfer, drive.sent);
+        let (transferred, body_back) = outcome(end, transfer, keeps_body, drive.sent);
         if let Some(len) = body_back {
             self.record.took_back(len);
         }
@@ -90,15 +97,27 @@ impl Forwarding<'_, '_> {
 }
 
 /// Returns the outcome of an ended transfer, and the number of bytes of the request's body that can
-/// be sent again to another server.
+/// be sent again to another server. `keeps_body`: the rules of the route let another server get the
+/// body.
 fn outcome(
     end: Option<TransferEnd>,
     mut transfer: FrameTransfer<'_>,
+    keeps_body: bool,
     sent: Instant,
 ) -> (Transferred, Option<u64>) {
     let (status, is_clean, is_torn) = (transfer.meter().status, transfer.is_clean(), transfer.is_torn());
-    let did_nothing = matches!(end, Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy));
-    let body_back = if did_nothing { transfer.take_body_back() } else { None };
+    let may_be_sent_again = match end {
+        Some(TransferEnd::ServerRefused | TransferEnd::ServerBusy) => true,
+        Some(
+            TransferEnd::ServerReset(_)
+            | TransferEnd::ServerDown
+            | TransferEnd::ServerFault(ServerFault::Closed)
+            | TransferEnd::Discarded(_),
+        )
+        | None => keeps_body && status.is_none(),
+        Some(_) => false,
+    };
+    let body_back = if may_be_sent_again { transfer.take_body_back() } else { None };
     let (mut state, rest) = transfer.into_rest();
     if is_torn {
         state.note_answer();

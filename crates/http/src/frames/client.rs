@@ -43,6 +43,14 @@ impl FrameClient<'_> {
         }
     }
 
+    /// Whether all frames of the body so far are kept.
+    pub(super) fn has_kept_body(&mut self) -> bool {
+        match self {
+            FrameClient::Stream(stream) => stream.body().is_kept(),
+            FrameClient::Http1(client) => client.has_kept_body(),
+        }
+    }
+
     /// Discards the kept frames, and keeps no further frames.
     pub(super) fn forget_body(&mut self) {
         match self {

@@ -127,9 +127,32 @@ impl FrameTransfer<'_> {
                 let sent = self.client.send_interim(&OutgoingResponse::new(&head, &none));
                 sent.map_err(|_| TransferEnd::ClientGone)?;
             }
+            HeadVerdict::Final if self.discards(&head) => {
+                self.drop_response(cx, &head);
+                return Poll::Ready(Err(TransferEnd::Discarded(head.status())));
+            }
             HeadVerdict::Final => self.pass_head(&head)?,
         }
         Poll::Ready(Ok(Step::Moved))
+    }
+
+    /// Whether the response with this head is discarded, because another server gets the request.
+    fn discards(&mut self, head: &ResponseHead) -> bool {
+        let Some(retry) = &mut self.retry else { return false };
+        let mut state = self.state.clone();
+        if self.client.has_kept_body() {
+            state.note_body_taken_back();
+        }
+        retry.discards(head.status(), &state)
+    }
+
+    /// Drops the part of a discarded response that has arrived. If that is the whole response, the
+    /// connection can be used again.
+    fn drop_response(&mut self, cx: &mut Context<'_>, head: &ResponseHead) {
+        self.server.begin_body(head, false);
+        if self.server.drop_arrived(cx) {
+            self.state.note_response_end();
+        }
     }
 
     /// Checks the response to a stream that asks for a tunnel.

@@ -92,6 +92,10 @@ impl<'a> Http1Client<'a> {
         self.kept = Some(BytesMut::new());
     }
 
+    pub(super) fn has_kept_body(&self) -> bool {
+        self.kept.is_some()
+    }
+
     pub(super) fn forget_body(&mut self) {
         self.kept = None;
     }

@@ -155,6 +155,17 @@ impl<'a> Http1Server<'a> {
         }
     }
 
+    /// Drops the part of the response's body that has arrived with the head. Returns whether the body
+    /// has ended.
+    pub(super) fn drop_arrived(&mut self) -> bool {
+        let received = mem::take(&mut self.received);
+        // Errors do not matter: the response counts as incomplete, which closes the connection.
+        if let Ok((len, _)) = self.decoder.decode(&received, |_| ()) {
+            self.has_surplus |= len < received.len();
+        }
+        self.decoder.has_ended()
+    }
+
     /// Makes the end of the request close the sending side, after a change of the protocol.
     pub(super) fn close_with_end(&mut self) {
         self.closes = true;

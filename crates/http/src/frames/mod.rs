@@ -29,7 +29,7 @@ use convey_http_core::{ExchangeState, FieldRules, Frame};
 use convey_proxy::ClientStream;
 
 use crate::compress::CompressionTerms;
-use crate::forward::RewrittenRequest;
+use crate::forward::{RewrittenRequest, StatusRetry};
 use crate::held_responses::WaitingClient;
 use crate::record::RequestRecord;
 use crate::transfer::{ResponseChanges, RunningTransfer, Step, TransferEnd, TransferMeter};
@@ -52,6 +52,8 @@ pub(crate) struct FrameTransfer<'a> {
     rewritten: Option<RewrittenRequest<'a>>,
     /// Terms of the response's compression; `None`: it is not compressed.
     terms: Option<CompressionTerms<'a>>,
+    /// Retry by the status of the response; `None`: the client gets each response.
+    retry: Option<&'a mut StatusRetry<'a>>,
     meter: TransferMeter,
     /// The client, if it uses a stream: convey may buffer the response for it.
     stream_of: Option<WaitingClient<'a>>,
@@ -98,7 +100,7 @@ impl<'a> FrameTransfer<'a> {
         to_client: ToClient<'a>,
     ) -> FrameTransfer<'a> {
         let ToClient { changes, stream_of, tunnel_key } = to_client;
-        let ResponseChanges { fields, rewritten, terms, hooks } = changes;
+        let ResponseChanges { fields, rewritten, terms, hooks, retry } = changes;
         let mut transfer = FrameTransfer {
             client,
             server,
@@ -114,6 +116,7 @@ impl<'a> FrameTransfer<'a> {
             next: None,
             server_takes_nothing: false,
             terms,
+            retry,
             body: ResponseBody::new(hooks),
             takes_frames: false,
             reads_client: false,
@@ -124,6 +127,11 @@ impl<'a> FrameTransfer<'a> {
             transfer.client.keep_body();
         }
         transfer
+    }
+
+    /// Keeps the body of the request for a retry.
+    pub(crate) fn keep_body(&mut self) {
+        self.client.keep_body();
     }
 
     /// Makes the forwarded part of the request's body available for a retry. Returns the number of

@@ -12,6 +12,10 @@ use super::response_body::BodyReceiver;
 use crate::http2::{OutgoingStream, StreamError};
 use crate::transfer::{TransferEnd, server_broke};
 
+/// Maximum number of bytes of a discarded response that are read, so that its stream need not be
+/// reset.
+const MAX_DROPPED: usize = 64 * 1024;
+
 /// Server of a request, in frames.
 pub(crate) enum FrameServer<'a> {
     Http1(Http1Server<'a>),
@@ -134,6 +138,27 @@ impl FrameServer<'_> {
             left = left.saturating_sub(len);
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Drops data of the response's body that has arrived, up to `MAX_DROPPED` bytes. Returns
+    /// whether the body has ended.
+    pub(super) fn drop_arrived(&mut self, cx: &mut Context<'_>) -> bool {
+        let Http2Server { stream, limits, .. } = match self {
+            FrameServer::Http1(server) => return server.drop_arrived(),
+            FrameServer::Http2(server) => server,
+        };
+        let mut left = MAX_DROPPED;
+        while left > 0 {
+            match stream.poll_frame(cx, left, limits) {
+                Poll::Ready(Ok(Frame::Data(data))) => {
+                    stream.release(data.len());
+                    left = left.saturating_sub(data.len());
+                }
+                Poll::Ready(Ok(Frame::Trailers(_) | Frame::End)) => return true,
+                Poll::Ready(Err(_)) | Poll::Pending => return false,
+            }
+        }
+        false
     }
 
     /// Notes that `waiting` bytes of the body still wait for the client, so that the server may send

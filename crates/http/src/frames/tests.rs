@@ -49,6 +49,10 @@ impl IncomingBody for FakeStream {
 
     fn keep(&mut self) {}
 
+    fn is_kept(&self) -> bool {
+        false
+    }
+
     fn forget(&mut self) {}
 
     fn take_back(&mut self) -> Option<u64> {
@@ -123,7 +127,7 @@ fn head(text: &str) -> RequestHead {
 }
 
 fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
-    ResponseChanges { fields, rewritten: None, terms: None, hooks }
+    ResponseChanges { fields, rewritten: None, terms: None, hooks, retry: None }
 }
 
 /// Transfer of a request with this head from a stream to a server of HTTP/1.1.
@@ -167,7 +171,7 @@ async fn waiting_bytes(fields: &str, parts: &[usize], terms: Option<CompressionT
         &mut client,
         &mut server,
         &request,
-        ResponseChanges { fields: &rules, rewritten: None, terms, hooks: &mut hooks },
+        ResponseChanges { fields: &rules, rewritten: None, terms, hooks: &mut hooks, retry: None },
         &budget,
     );
     let (head, parts) = (format!("HTTP/1.1 200 OK\r\n{fields}\r\n"), parts.to_vec());

@@ -24,6 +24,9 @@ pub(crate) trait IncomingBody: Send + Sync {
     /// bytes.
     fn keep(&mut self);
 
+    /// Whether all frames of the body so far are kept.
+    fn is_kept(&self) -> bool;
+
     /// Discards the kept frames, and keeps no further frames.
     fn forget(&mut self);
 

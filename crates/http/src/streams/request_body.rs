@@ -5,14 +5,14 @@ use std::io;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
-use convey_http_core::{BodyFraming, Frame, Malformed, RequestHead};
+use convey_http_core::{BodyFraming, Frame, MAX_KEPT_BODY, Malformed, RequestHead};
 
 use super::IncomingBody;
 use super::body::{BodyFault, DataSource};
 use crate::data_queue::FRAME;
 
 /// Maximum number of bytes of a request's body that are kept for a retry.
-pub(crate) const MAX_KEPT: usize = 16 * 1024;
+pub(crate) const MAX_KEPT: usize = MAX_KEPT_BODY as usize;
 
 /// Body of a request.
 pub(crate) struct RequestBody<S> {
@@ -87,6 +87,10 @@ impl<S: DataSource> IncomingBody for RequestBody<S> {
 
     fn keep(&mut self) {
         self.kept = Some(KeptFrames::default());
+    }
+
+    fn is_kept(&self) -> bool {
+        self.kept.is_some()
     }
 
     fn forget(&mut self) {

@@ -201,8 +201,16 @@ impl Transfer<'_> {
             return Ok(Step::Moved);
         };
         let rest = &received[read..];
+        if let Some(retry) = &mut self.changes.retry
+            && retry.discards(head.status(), exchange.state())
+        {
+            // Errors do not matter: the response counts as incomplete, which closes the connection.
+            let body = exchange.from_server(rest).unwrap_or(0);
+            self.state.has_surplus = body < rest.len();
+            return Err(TransferEnd::Discarded(head.status()));
+        }
         meter.status = Some(head.status());
-        let ResponseChanges { fields, rewritten, terms, hooks } = &mut self.changes;
+        let ResponseChanges { fields, rewritten, terms, hooks, .. } = &mut self.changes;
         let reversal = rewritten.as_ref().map(RewrittenRequest::reversal);
         let fields = hooks.edit(&head, fields, false);
         let mut response = OutgoingResponse::new(&head, &fields).reversed(reversal.as_ref());

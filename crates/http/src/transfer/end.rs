@@ -28,6 +28,8 @@ pub(crate) enum TransferEnd {
     ServerDown,
     /// The server sent an invalid or incomplete response.
     ServerFault(ServerFault),
+    /// The response with this status is discarded: another server gets the request.
+    Discarded(u16),
     /// The request took too long as a whole.
     OverTime,
     /// The encoder has failed.

@@ -18,7 +18,7 @@ use convey_stream::{ByteStream, PipePool};
 
 use crate::bulk::Bulk;
 use crate::compress::{Compression, CompressionTerms};
-use crate::forward::RewrittenRequest;
+use crate::forward::{RewrittenRequest, StatusRetry};
 use crate::hooks::Hooks;
 use crate::record::RequestRecord;
 
@@ -51,6 +51,8 @@ pub(crate) struct ResponseChanges<'a> {
     pub(crate) terms: Option<CompressionTerms<'a>>,
     /// Hooks of the embedding application that follow the request.
     pub(crate) hooks: &'a mut Hooks,
+    /// Retry by the status of the response; `None`: the client gets each response.
+    pub(crate) retry: Option<&'a mut StatusRetry<'a>>,
 }
 
 /// State of a [`Transfer`] between two polls.

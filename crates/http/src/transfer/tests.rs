@@ -50,7 +50,7 @@ async fn is_with_server(body: usize, reads: usize) -> bool {
 }
 
 fn changes<'a>(fields: &'a FieldRules, hooks: &'a mut Hooks) -> ResponseChanges<'a> {
-    ResponseChanges { fields, rewritten: None, terms: None, hooks }
+    ResponseChanges { fields, rewritten: None, terms: None, hooks, retry: None }
 }
 
 fn read_head(received: &mut BytesMut) -> Exchange {

@@ -10,6 +10,7 @@ pub(super) use self::describe::{describe, route_row};
 
 use super::compression::ParsedCompression;
 use super::limits::ParsedRate;
+use super::retry::ParsedRetry;
 use super::routes::{self, ParsedRedirect, ParsedRoute};
 use super::{cors, error_pages, headers, http_limits};
 use crate::diff::{change, or};
@@ -76,6 +77,7 @@ pub(crate) struct ParsedHttp {
     error_pages: ErrorPages,
     compression: Option<ParsedCompression>,
     cors: Option<CorsRules>,
+    pub(super) retry: Option<ParsedRetry>,
 }
 
 keys! {
@@ -190,6 +192,12 @@ keys! {
         describe: |http, _| http.cors.as_ref().map_or(String::new(), |rules| format!("; CORS {rules}")),
         docs: &[table_in(OnlyIn::Http, "cors", "table, http", "see below")],
     };
+
+    also retry = default.retry; {
+        changes: |old, new| changes::retry("retry", &old.retry, &new.retry),
+        describe: |http, _| http.retry.as_ref().map_or(String::new(), |rules| format!("; retry: {rules}")),
+        docs: &[table_in(OnlyIn::Http, "retry", "table, http", "see below")],
+    };
 }
 
 impl ParsedHttp {
@@ -209,6 +217,7 @@ impl ParsedHttp {
             error_pages: error_pages::read(table.table("error_pages"), report),
             compression: ParsedCompression::read(table, report),
             cors: cors::read(table, report),
+            retry: ParsedRetry::read(table, report),
         }
     }
 
@@ -250,6 +259,7 @@ impl ParsedHttp {
             error_pages: self.error_pages.clone(),
             compression,
             cors: self.cors.clone(),
+            retry: self.retry.as_ref().map(|retry| retry.rules.clone()),
             ..HttpConfig::default()
         };
         self.keys.model((), default)

@@ -4,6 +4,8 @@ mod actions;
 mod docs;
 mod matches;
 
+use std::time::Duration;
+
 use toml::de::DeValue;
 
 pub(crate) use self::actions::ParsedRedirect;
@@ -14,6 +16,7 @@ use self::matches::ParsedMatches;
 use super::compression::ParsedCompression;
 use super::headers;
 use super::limits::ParsedRate;
+use super::retry::ParsedRetry;
 use super::sni::ParsedSni;
 use super::{access, cors};
 use crate::keys::OnlyIn;
@@ -46,6 +49,7 @@ pub(crate) struct ParsedRoute {
     compression: Option<ParsedCompression>,
     limits: RouteLimits,
     cors: Option<CorsRules>,
+    pub(super) retry: Option<ParsedRetry>,
 }
 
 /// A parsed pattern, with its text in the file.
@@ -78,11 +82,12 @@ impl ParsedRoute {
             compression: ParsedCompression::read(&mut table, report),
             limits: read_limits(&mut table, report),
             cors: cors::read(&mut table, report),
+            retry: ParsedRetry::read(&mut table, report),
             matches,
         };
         if route.action.is_local() {
-            let compression = table.place_of("compression");
-            let places = route.rate.places().chain(&compression);
+            let others = ["compression", "retry"].map(|key| table.place_of(key));
+            let places = route.rate.places().chain(others.iter().flatten());
             places.for_each(|place| report.warning(place, ANSWERED));
         }
         route.action.check(&route.matches.path(), report);
@@ -134,6 +139,11 @@ impl ParsedRoute {
         self.rate.is_set() && !self.action.is_local()
     }
 
+    /// Time that the route allows for a whole request; `None`: the route has no such key.
+    pub(super) fn request_time(&self) -> Option<Duration> {
+        self.limits.timeouts.request
+    }
+
     /// Model of the route with this name. `is_compressed`: whether the frontend has compression
     /// rules; `has_cors`: whether it has rules for pages of other origins. `None` if the matches are
     /// invalid, or the route has no action.
@@ -168,6 +178,7 @@ impl ParsedRoute {
             },
             limits: self.limits.clone(),
             cors: self.cors.clone(),
+            retry: self.retry.as_ref().map(|retry| retry.rules.clone()),
             maintenance: None,
         })
     }

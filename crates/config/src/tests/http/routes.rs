@@ -61,7 +61,7 @@ fn a_wrong_route_is_told_with_its_place() {
         ),
         (
             "pat = '/a', backend = 'api'",
-            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: access, alpn, backend, backends, compression, cookies_match, cors, headers, headers_match, host, max_body_size, method, name, path, path_exact, path_regex, query_match, redirect, request_burst, requests_per_second, requests_per_second_burst, requests_per_source, respond, rewrite_cookies, rewrite_host, rewrite_location, rewrite_path, sni, source, timeouts)",
+            "13: frontends.web.routes.pat: unknown key; did you mean `path`? (allowed here: access, alpn, backend, backends, compression, cookies_match, cors, headers, headers_match, host, max_body_size, method, name, path, path_exact, path_regex, query_match, redirect, request_burst, requests_per_second, requests_per_second_burst, requests_per_source, respond, retry, rewrite_cookies, rewrite_host, rewrite_location, rewrite_path, sni, source, timeouts)",
         ),
     ] {
         assert_eq!(route(keys), [format!("{AT}{diagnostics}")], "{keys}");
@@ -498,4 +498,62 @@ fn empty_list_is_an_error_where_it_would_match_nothing() {
             None => drop(warnings(&format!("{FRONTEND}{lines}\n{BACKENDS}"))),
         }
     }
+}
+
+#[test]
+fn wrong_rules_for_retries_are_reported_with_their_place() {
+    const AT: &str = "config.toml:5:";
+    let of = |keys: &str| {
+        of_frontend(&format!("routes = [{{ host = 'a', backend = 'api', retry = {{ {keys} }} }}]"))
+    };
+    const WORDS: &str =
+        "\"connect\", \"reset\", \"timeout\", or a status: 401, 403, 404, 408, 425, 429, or 500 to 599";
+    for (keys, expected) in [
+        ("on = ['conect']", format!("58: frontends.web.routes.retry.on: found \"conect\"; allowed: {WORDS}")),
+        ("on = ['503', '200']", format!("65: frontends.web.routes.retry.on: found \"200\"; allowed: {WORDS}")),
+        ("on = [600]", format!("58: frontends.web.routes.retry.on: found 600; allowed: {WORDS}")),
+        (
+            "on = []",
+            "57: frontends.web.routes.retry.on: found an empty array; allowed: one value, or an array of at least one"
+                .to_owned(),
+        ),
+        (
+            "attempts = 0",
+            "63: frontends.web.routes.retry.attempts: found 0; allowed: an integer from 1 to 16".to_owned(),
+        ),
+        (
+            "on = 'timeout', per_try_timeout = 9 }, timeouts = { request = 5",
+            "86: frontends.web.routes.retry.per_try_timeout: 9s is more than timeouts.request, 5s: no attempt gets it"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(of(keys), [format!("{AT}{expected}")], "{keys}");
+    }
+    let of_frontend = "timeouts.request = 1\nretry = { on = 'timeout', per_try_timeout = 2 }";
+    let told = errors(&format!("{FRONTEND}{of_frontend}\n{BACKENDS}"));
+    let expected =
+        "frontends.web.retry.per_try_timeout: 2s is more than timeouts.request, 1s: no attempt gets it";
+    assert!(told.len() == 1 && told[0].ends_with(expected), "{told:?}");
+}
+
+#[test]
+fn rules_for_retries_without_effect_cause_warnings() {
+    let warned = |keys: &str| {
+        let all = warnings(&format!("{FRONTEND}routes = [{{ host = 'a', {keys} }}]\n{BACKENDS}")).into_iter();
+        all.filter(|warning| warning.contains("retry")).collect::<Vec<_>>()
+    };
+    let told = |keys: &str, expected: &str| {
+        let found = warned(keys);
+        assert!(found.len() == 1 && found[0].ends_with(expected), "{keys}: {found:?}");
+    };
+    told(
+        "backend = 'api', retry = { per_try_timeout = 2 }",
+        "ends slow attempts without a retry: add \"timeout\" to on",
+    );
+    told("backend = 'api', retry = { on = [503, '503'] }", "503 is already listed");
+    told("redirect = 'https', retry = { on = 503 }", "has no effect with redirect or respond");
+    assert_eq!(
+        warned("backend = 'api', retry = { on = ['timeout', 429, 503], per_try_timeout = 2 }"),
+        [""; 0]
+    );
 }

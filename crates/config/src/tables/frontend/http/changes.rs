@@ -4,7 +4,7 @@ use super::HttpKeys;
 use crate::diff::{change, or, pair};
 use crate::tables::timeouts::own_changes;
 use crate::tables::total_rate;
-use convey_http_core::{CorsRules, FieldRules, PathRewrite, ReversedFields};
+use convey_http_core::{CorsRules, FieldRules, PathRewrite, RetryRules, ReversedFields};
 use convey_model::{ErrorPage, ErrorPages, HeaderRules, HttpConfig, RequestRate, RouteConfig, RouteLimits};
 
 /// Changes of a frontend's request settings for the log of a reload. `None` means a mode other than
@@ -74,6 +74,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         compression,
         limits,
         cors,
+        retry,
         // A file sets no maintenance.
         maintenance: _,
     } = old;
@@ -96,6 +97,7 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
     changes.extend(total_rate::changes(&format!("{} ", of("")), *total, new.total));
     changes.extend(change(&of("compression"), compression.to_string(), new.compression.to_string()));
     changes.extend(self::cors(&of("cors"), cors, &new.cors));
+    changes.extend(self::retry(&of("retry"), retry, &new.retry));
     let RouteLimits { timeouts, body, access } = limits;
     changes.extend(own_changes(timeouts, &new.limits.timeouts).into_iter().map(|text| of(&text)));
     changes.extend(change(
@@ -108,6 +110,11 @@ fn route(old: &RouteConfig, new: &RouteConfig) -> Vec<String> {
         changes.push(of(&format!("access networks: {added} added and {gone} removed")));
     }
     changes
+}
+
+/// Change of the rules for retries. `None` means the usual ones, or those of the frontend.
+pub(super) fn retry(what: &str, old: &Option<RetryRules>, new: &Option<RetryRules>) -> Option<String> {
+    change(what, or(old.as_ref(), "unset"), or(new.as_ref(), "unset"))
 }
 
 /// Change of the rules for pages of other origins.

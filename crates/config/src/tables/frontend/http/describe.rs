@@ -41,7 +41,8 @@ pub(crate) fn route_row(route: &RouteConfig) -> [String; 4] {
     };
     let matches = conditions(route);
     let cors = route.cors.as_ref().map_or(String::new(), |rules| format!("; CORS {rules}"));
-    let limits = limits(&route.limits) + &cors;
+    let retry = route.retry.as_ref().map_or(String::new(), |rules| format!("; retry: {rules}"));
+    let limits = limits(&route.limits) + &cors + &retry;
     let to = format!(
         "{matches}-> {}{rewrites}{}{rate}{compression}{limits}",
         route.action,

@@ -172,6 +172,15 @@ pub(crate) const DOC: TableDoc = TableDoc {
             ..KeyDoc::USUAL
         }),
         Docs::Key(KeyDoc {
+            name: "retry",
+            only_in: Some(OnlyIn::Http),
+            kind: "table, as `[frontends.NAME.retry]`, in place of it",
+            default: "as the frontend",
+            sample: r##"#retry = { on = ["connect", "reset", "503"], attempts = 3 } # example; by default as the frontend"##,
+            example: "",
+            ..KeyDoc::USUAL
+        }),
+        Docs::Key(KeyDoc {
             name: "timeouts",
             only_in: Some(OnlyIn::Http),
             kind: "table with `connect`, `idle`, `response`, `request` and `send`, as `[frontends.NAME.timeouts]`, in place of them",
