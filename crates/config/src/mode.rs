@@ -156,39 +156,28 @@ impl HostCheck<'_> {
         self.announcing();
     }
 
-    /// Reports timeouts, of the file and of backends, that have no effect in any frontend. In
-    /// a backend, timeouts of requests are errors, as in a frontend. The file has defaults.
+    /// Reports timeouts, of the file and of backends, that have no effect in any frontend.
     fn timeouts(&self) {
-        let warn = |place: &Place, _, fault: String| self.report.warning(place, fault);
-        self.without_effect(self.file.timeouts.of_some_modes(), "", |_| true, warn);
+        self.without_effect(self.file.timeouts.of_some_modes(), "", |_| true);
         for backend in &self.file.backends {
             let uses_it = |frontend: &FrontendConfig| frontend.uses(&backend.name);
-            let report = |place: &Place, only, fault: String| match only {
-                OnlyIn::Http => self.report.error(place, fault),
-                OnlyIn::Proxy | OnlyIn::Proxied | OnlyIn::ProxiedTcp | OnlyIn::ProxiedUdp => {
-                    self.report.warning(place, fault);
-                }
-            };
-            let keys = backend.timeouts.of_some_modes();
-            self.without_effect(keys, " that uses this backend", uses_it, report);
+            self.without_effect(backend.timeouts.of_some_modes(), " that uses this backend", uses_it);
         }
     }
 
     /// Reports keys that have an effect only in some modes, if no frontend that `has_them` selects
-    /// is in such a mode. `whose` is a text about these frontends, and `report` gets the place of the
-    /// key, its modes, and a message.
+    /// is in such a mode. `whose` is a text about these frontends.
     fn without_effect(
         &self,
         keys: Vec<(&Place, OnlyIn)>,
         whose: &str,
         has_them: impl Fn(&FrontendConfig) -> bool,
-        report: impl Fn(&Place, OnlyIn, String),
     ) {
         let frontends = self.config.frontends.iter().filter(|frontend| has_them(frontend));
         let frontends: Vec<_> = frontends.map(|frontend| (frontend.mode, frontend.protocol)).collect();
         for (place, only) in keys {
             if let Some(fault) = only.common_fault(whose, &frontends) {
-                report(place, only, fault);
+                self.report.warning(place, fault);
             }
         }
     }

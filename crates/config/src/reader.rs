@@ -144,7 +144,7 @@ impl<'a> TomlTable<'a> {
         key: &'static str,
         parse: impl Fn(&DeValue<'_>) -> Result<T, String>,
     ) -> Vec<Placed<T>> {
-        self.refuse_empty(key, "an empty list matches nothing: remove the key, or name at least one value");
+        self.refuse_empty(key, "the list is empty: remove the key, or name at least one value");
         self.any_number(key, parse)
     }
 

@@ -84,7 +84,7 @@ fn routes_that_cannot_be_say_why() {
     );
     assert_eq!(
         of_route("sni = [], backend = 'api'"),
-        at(19, ".sni: an empty list matches nothing: remove the key, or name at least one value")
+        at(19, ".sni: the list is empty: remove the key, or name at least one value")
     );
     assert_eq!(
         of_route("alpn = 'http/2', backend = 'api'"),

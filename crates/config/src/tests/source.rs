@@ -52,7 +52,7 @@ fn source_that_no_connection_can_have_is_an_error() {
     assert_eq!(
         errors(&with("source = []")),
         [
-            "config.toml:8:10: backends.web.source: found an empty array; allowed: one value, or an array of at least one"
+            "config.toml:8:10: backends.web.source: the list is empty: remove the key, or name at least one value"
         ]
     );
     let found = errors(&with("source = \"2001:db8::9\""));

@@ -56,7 +56,7 @@ fn denied_proxies(frontend: &ParsedFrontend, report: &Report<'_>) {
 /// requests, and routes that no request can reach.
 pub(super) fn requests(frontend: &ParsedFrontend, mode: Mode, report: &Report<'_>) {
     if !mode.is_http() {
-        let keys = frontend.keys.of_some_modes().into_iter().chain(frontend.timeouts.of_some_modes());
+        let keys = frontend.keys.of_some_modes().into_iter();
         let keys = keys.filter_map(|(place, only)| (only == OnlyIn::Http).then_some(place));
         for place in keys.chain(&frontend.http.places).chain(frontend.limits.requests.places()) {
             report.error(place, format!("needs mode = \"http\"; the frontend is in {} mode", mode.name()));

@@ -31,9 +31,9 @@ impl HostCheck<'_> {
     /// Reports keys that have an effect only in other modes. Skips keys of mode http, because
     /// `requests` reports them as errors.
     fn in_other_modes(&self, frontend: &ParsedFrontend, mode: Mode) {
-        let keys = frontend.keys.of_some_modes().into_iter().chain(frontend.timeouts.of_some_modes());
-        let keys = keys.filter(|(_, only)| *only != OnlyIn::Http);
-        for (place, only) in keys.chain(frontend.limits.keys.of_some_modes()) {
+        let keys = frontend.keys.of_some_modes().into_iter().filter(|(_, only)| *only != OnlyIn::Http);
+        let limits = frontend.limits.keys.of_some_modes();
+        for (place, only) in keys.chain(frontend.timeouts.of_some_modes()).chain(limits) {
             if let Some(fault) = only.fault(mode, frontend.protocol()) {
                 self.report.warning(place, fault);
             }

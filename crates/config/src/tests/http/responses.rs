@@ -76,7 +76,7 @@ fn compression_is_a_switch_or_a_table() {
         ),
         (
             "compression = { types = [] }",
-            "5:25: frontends.web.compression.types: an empty list matches nothing: remove the key, or name at least one value",
+            "5:25: frontends.web.compression.types: the list is empty: remove the key, or name at least one value",
         ),
         (
             "compression = { encodings = 'deflate' }",

@@ -465,7 +465,7 @@ fn condition_on_a_header_of_proxies_without_proxies_is_a_warning() {
 
 #[test]
 fn empty_list_is_an_error_where_it_would_match_nothing() {
-    const NOTHING: &str = "an empty list matches nothing: remove the key, or name at least one value";
+    const NOTHING: &str = "the list is empty: remove the key, or name at least one value";
     let route = |keys: &str| format!("routes = [{{ path = '/a', backend = 'api', {keys} }}]");
     let cases = [
         (route("host = []"), Some(NOTHING)),
@@ -514,7 +514,7 @@ fn wrong_rules_for_retries_are_reported_with_their_place() {
         ("on = [600]", format!("58: frontends.web.routes.retry.on: found 600; allowed: {WORDS}")),
         (
             "on = []",
-            "57: frontends.web.routes.retry.on: found an empty array; allowed: one value, or an array of at least one"
+            "57: frontends.web.routes.retry.on: the list is empty: remove the key, or name at least one value"
                 .to_owned(),
         ),
         (
