@@ -300,9 +300,9 @@ fn each_request_is_a_line_of_the_access_log_and_is_counted() {
     let lines: Vec<serde_json::Value> =
         lines().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     // Two workers may write at once: their lines have no order.
-    let targets = ["/cart?id=7", "/x", ""];
+    let targets = [Some("/cart?id=7"), Some("/x"), None];
     let of = |n: usize, field: &str| {
-        lines.iter().find(|line| line["target"] == targets[n]).unwrap()[field].clone()
+        lines.iter().find(|line| line["target"].as_str() == targets[n]).unwrap()[field].clone()
     };
     assert_eq!([of(0, "method"), of(0, "host"), of(0, "target")], ["GET", "shop.example", "/cart?id=7"]);
     assert_eq!([of(0, "answered_by"), of(0, "server"), of(0, "route")], ["server", "pool/a", "default"]);

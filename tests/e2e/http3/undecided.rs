@@ -67,8 +67,9 @@ fn requests_that_end_within_or_after_their_head_have_lines() {
         assert!(reset.read_to_end(100).await.is_err());
     });
     let lines = wait_for_lines(&path(&lab), 2);
+    assert!(lines[0]["target"].is_null(), "{}", lines[0]);
     let cut = [
-        ("target", ""),
+        ("frontend", "web"),
         ("http_version", "3"),
         ("termination", "reset"),
         ("reason", "client_reset"),
